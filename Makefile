@@ -1,0 +1,43 @@
+# make demo: set everything up and do the main job.   make test: set everything up and run all tests.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+ROOT   ?= demo
+export MUJOCO_GL ?= egl
+# Worlds and learners are small: threads inside BLAS only get in each other's way.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: setup demo test test-fast lint bench docs clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Needs $(PYTHON) with venv and pip: on Debian, apt-get install python3.11 python3.11-venv"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	$(BIN)/because collect unlock-medium --root $(ROOT)
+	$(BIN)/because datasets --root $(ROOT)
+	$(BIN)/because show unlock-I-medium --root $(ROOT) -o $(ROOT)/unlock-I-medium.png
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint
+	$(BIN)/pytest -n 2 --dist worksteal
+
+test-fast: setup
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+bench: setup
+	$(BIN)/because bench worlds -o results/worlds/speed.json
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,273 @@
+"""The command ``because``.
+
+The contract of every command: a table for people on stdout, or with --json one JSON value alone on
+stdout; logs and progress on stderr; --root or BECAUSE_HOME says where things live; exit code 0 only
+on success, 2 for bad input, 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
+from because_rl.errors import BecauseError
+
+app = typer.Typer(
+    help="Causal offline model-based RL: from logged trajectories to a causal graph and a cautious policy.",
+    epilog="Start with: because tasks; because collect unlock-medium; because show unlock-O-expert -o scene.png",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+bench = typer.Typer(help="Measure this machine: speed and agreement with the simulators.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
+Root = Annotated[
+    Path | None, typer.Option("--root", envvar="BECAUSE_HOME", help="Where datasets and runs live (~/.because-rl).")
+]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write the result to this JSON file.")]
+
+_stderr = Console(stderr=True)
+
+
+def emit(value: Any, as_json: bool, table: Table | None = None) -> None:
+    """The result: JSON alone, or a table."""
+    if as_json:
+        print(json.dumps(value, indent=1, allow_nan=False))
+    elif table is not None:
+        # Wide enough for every column when stdout is a file or a pipe.
+        Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def make_table(title: str, rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in rows[0] if rows else ("nothing here yet",):
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row.values()))
+    return table
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, unit: str = "") -> Iterator[Any]:
+    """Yields report(done, total); drawn on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=_stderr) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@app.command(epilog="Example: because tasks --json")
+def tasks(as_json: Json = False) -> None:
+    """List the 18 tasks: three worlds, splits I and O, three behaviours."""
+    rows = []
+    for task in TASKS:
+        world = world_class(task.world)
+        factors = world.make_factors(1)
+        rows.append(
+            {
+                "task": task.name,
+                "dataset": task.dataset,
+                "simulator": WORLDS[task.world].simulator,
+                "horizon": world.horizon,
+                "state": factors.state_size,
+                "action": factors.action_size,
+                "state_factors": len(factors.state),
+                "action_factors": len(factors.action),
+                "goal": factors.goal_size,
+                "episodes": WORLDS[task.world].episodes,
+                "paper_behaviour_success": WORLDS[task.world].paper_success[task.behaviour],
+            }
+        )
+    numbers = tuple(key for key in rows[0] if key not in ("task", "dataset", "simulator"))
+    emit(rows, as_json, make_table("18 tasks", rows, numbers))
+
+
+@app.command(epilog="Example: because factors unlock")
+def factors(
+    world: Annotated[str, typer.Argument(help="lift, unlock or crash")],
+    spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Print the factors of a world: the named variables of its state, action and goal."""
+    spec = world_class(world).make_factors(spurious)
+    emit(spec.to_dict(), as_json, make_table(f"Factors of {world}", spec.rows(), ("width",)))
+
+
+@app.command(epilog="Example: because collect unlock-medium --episodes 50 --seed 1")
+def collect(
+    name: Annotated[str, typer.Argument(help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine.")],
+    episodes: Annotated[int | None, typer.Option(help="Episodes [paper: 200 for unlock, else 1000].")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of scenes and behaviour; the same seed gives the same bytes.")] = 0,
+    spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
+    coverage: Annotated[
+        float | None, typer.Option(help="Unlock only: share q of episodes that try the door without the key.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes [all cores].")] = None,
+    simulator: Annotated[bool, typer.Option("--simulator", help="Step the unmodified simulators (slow).")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Collect again what is already there.")] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Collect an offline dataset (Minari) with a behaviour policy. Continues where it was interrupted."""
+    from because_rl.datasets.collect import collect as run
+    from because_rl.datasets.recipe import Recipe, all_recipes
+
+    knobs = {"seed": seed, "spurious": spurious, "coverage": coverage}
+    recipes = all_recipes(episodes=episodes, **knobs) if name == "all" else [Recipe.parse(name, episodes, **knobs)]
+    done = []
+    try:
+        for recipe in recipes:
+            with progress_bar(recipe.id, "episodes") as report:
+                done.append(run(recipe, root, workers=workers, simulator=simulator, force=force, progress=report))
+    except KeyboardInterrupt:
+        _stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
+        raise typer.Exit(130) from None
+    emit(done if name == "all" else done[0], as_json, _dataset_table("Collected", done))
+
+
+def _dataset_table(title: str, summaries: list[dict[str, Any]]) -> Table:
+    rows = []
+    for s in summaries:
+        low, high = s["success_ci95"] or (None, None)
+        rows.append(
+            {
+                "dataset": s["dataset"],
+                "episodes": s["episodes"],
+                "transitions": s["transitions"],
+                "success": "-" if low is None else f"{s['success_rate']:.3f} [{low:.3f}, {high:.3f}]",
+                "MB": s["megabytes"],
+                **({"seconds": s["seconds"]} if "seconds" in s else {}),
+            }
+        )
+    return make_table(title, rows, ("episodes", "transitions", "MB", "seconds"))
+
+
+@app.command(epilog="Example: because datasets --root demo")
+def datasets(root: Root = None, as_json: Json = False) -> None:
+    """List the datasets that are here."""
+    from because_rl.datasets.collect import summary
+    from because_rl.datasets.home import home, list_datasets
+
+    found = [summary(dataset_id, root) for dataset_id in list_datasets(root)]
+    emit(found, as_json, _dataset_table(f"Datasets in {home(root)}", found))
+
+
+@app.command(epilog="Example: because check my/logs-v0 --factors factors.yaml")
+def check(
+    dataset: Annotated[str, typer.Argument(help="A dataset id, or the path of any Minari dataset.")],
+    factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Validate a dataset: every value, every episode end, every checksum."""
+    from because_rl.datasets.load import load
+
+    data = load(dataset, root, factors)
+    result = {
+        "dataset": data.name,
+        "valid": True,
+        "episodes": data.episodes,
+        "transitions": len(data),
+        "success_rate": data.success_rate,
+        "state_factors": len(data.factors.state),
+        "action_factors": len(data.factors.action),
+    }
+    emit(result, as_json, make_table("Valid", [result]))
+
+
+@app.command(epilog="Example: because show unlock-O-expert -o scene.png")
+def show(
+    task: Annotated[str, typer.Argument(help="A task, as 'because tasks' lists them.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.")] = Path("scene.png"),
+    seed: Annotated[int, typer.Option(help="Which scene.")] = 0,
+    spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
+    frames: Annotated[int, typer.Option(help="Frames in the strip.")] = 6,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Render a strip of one episode of the expert on the real simulator."""
+    from because_rl.datasets.strip import film, save_png, strip
+
+    wanted = Task.parse(task)
+    with progress_bar(f"Filming {wanted.name}", "episode") as report:
+        report(0, 1)
+        pictures, success = film(wanted, seed, spurious)
+        save_png(strip(pictures, frames), output)
+        report(1, 1)
+    result = {"task": wanted.name, "seed": seed, "steps": len(pictures) - 1, "success": success, "picture": str(output)}
+    emit(result, as_json, make_table("Rendered", [result]))
+
+
+@app.command(epilog="Example: because graph crash -o crash-graph.svg")
+def graph(
+    world: Annotated[str, typer.Argument(help="lift, unlock or crash")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The SVG or PNG to write.")] = Path("graph.svg"),
+    spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Draw the true causal graph of a world."""
+    from because_rl.report.graph_figure import draw, save
+
+    truth = world_class(world).make_true_graph(spurious)
+    save(draw(truth, world.capitalize()), output)
+    rows = [{"next": target, "causes": ", ".join(truth.parents(target))} for target in truth.targets]
+    emit(truth.to_dict(), as_json, make_table(f"True graph of {world}, drawn in {output}", rows))
+
+
+def _bench(result: dict[str, Any], output: Path | None, as_json: bool, table: Table) -> None:
+    from because_rl.io import write_json
+
+    if output is not None:
+        write_json(output, result)
+    emit(result, as_json, table)
+
+
+@bench.command("worlds", epilog="Example: because bench worlds -o results/worlds/speed.json")
+def bench_worlds(output: Output = None, as_json: Json = False) -> None:
+    """Steps per second of the fast worlds and of the real simulators, side by side."""
+    from because_rl.experiments.worlds import speed
+
+    with progress_bar("Speed", "worlds") as report:
+        result = speed(report)
+    rows = result["rows"]
+    _bench(result, output, as_json, make_table("Steps per second", rows, tuple(rows[0])[1:]))
+
+
+@bench.command("behaviours", epilog="Example: because bench behaviours -o results/worlds/behaviours.json")
+def bench_behaviours(
+    episodes: Annotated[int, typer.Option(help="Episodes on the unmodified simulator, per behaviour.")] = 100,
+    many: Annotated[int, typer.Option(help="Episodes on the fast world, per behaviour.")] = 1000,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Success of the nine behaviours on the fast worlds and on the unmodified simulators, same seeds."""
+    from because_rl.experiments.worlds import agreement
+
+    with progress_bar("Behaviours", "behaviours") as report:
+        result = agreement(episodes, many, report)
+    rows = result["rows"]
+    _bench(result, output, as_json, make_table("Success of behaviours", rows, tuple(rows[0])[1:]))
+
+
+def main() -> None:
+    try:
+        app()
+    except BecauseError as error:
+        print(f"because: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Fill a Minari dataset from a behaviour policy.
+
+Episodes are collected in chunks, each written atomically to a hidden folder beside the dataset; when
+all are there the dataset is assembled in private and moved into place. Killed at any moment, the same
+command continues, and the result is the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from minari.data_collector.episode_buffer import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+from because_rl.datasets.home import dataset_path
+from because_rl.datasets.recipe import Recipe
+from because_rl.datasets.validate import CHECKSUMS, episode_sha256
+from because_rl.envs.tasks import make_batch, world_class
+from because_rl.errors import BecauseError
+from because_rl.io import exclusive, file_sha256, new_folder, read_arrays, read_json, sweep, write_arrays, write_json
+
+CHUNK = {"unlock": 50, "crash": 125, "lift": 25}
+"""Episodes per chunk: a few seconds of work, so that little is lost when a run is killed."""
+SERIAL = {"unlock"}
+"""Worlds so fast that starting worker processes would cost more than they save."""
+
+Progress = Callable[[int, int], None]
+"""Called with (episodes done, episodes in all)."""
+
+Episode = dict[str, np.ndarray]
+
+
+def rollout(recipe: Recipe, episodes: range, *, simulator: bool = False) -> list[Episode]:
+    """Episodes of the recipe, whichever engine steps them and whichever others share the batch."""
+    seeds = [recipe.episode_seed(e) for e in episodes]
+    batch = make_batch(recipe.world, "I", recipe.spurious, simulator=simulator)
+    behaviour = recipe.make_behaviour()
+    observation = batch.reset(seeds)
+    behaviour.reset(batch, seeds)
+    hidden = {f"hidden/{name}": np.asarray(value) for name, value in batch.hidden().items()}
+    goals, states, actions, rewards = observation.goal, [observation.state], [], []
+    ended = np.zeros(len(seeds), int)
+    while not batch.done:
+        action = behaviour.act(observation)
+        step = batch.step(action)
+        observation = step.observation
+        states.append(observation.state)
+        actions.append(action)
+        rewards.append(step.reward)
+        ended = np.where((ended == 0) & (step.terminated | step.truncated), batch.steps, ended)
+    state, action, reward = np.stack(states, 1), np.stack(actions, 1), np.stack(rewards, 1)
+    dtype = batch.action_space.dtype
+    terminated = batch.terminated
+    batch.close()
+    return [
+        {
+            "seed": np.array(seeds[n]),
+            "state": state[n, : length + 1],
+            "goal": np.repeat(goals[n : n + 1], length + 1, axis=0),
+            "action": action[n, :length].astype(dtype),
+            "reward": reward[n, :length],
+            "terminated": np.arange(length) == (length - 1 if terminated[n] else length),
+            "truncated": np.arange(length) == (length if terminated[n] else length - 1),
+            **{name: value[n] for name, value in hidden.items()},
+        }
+        for n, length in enumerate(ended)
+    ]
+
+
+def _write_chunk(recipe: Recipe, episodes: range, path: Path, simulator: bool) -> int:
+    rolled = rollout(recipe, episodes, simulator=simulator)
+    write_arrays(path, {f"{n}:{name}": value for n, episode in enumerate(rolled) for name, value in episode.items()})
+    return len(rolled)
+
+
+def _read_chunk(path: Path) -> list[Episode]:
+    episodes: dict[int, Episode] = {}
+    for key, value in read_arrays(path).items():
+        number, _, name = key.partition(":")
+        episodes.setdefault(int(number), {})[name] = value
+    return [episodes[n] for n in sorted(episodes)]
+
+
+def collect(
+    recipe: Recipe,
+    root: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    simulator: bool = False,
+    force: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> dict[str, Any]:
+    """Collect the dataset of `recipe`, or finish what an earlier call began; returns its summary.
+
+    `simulator=True` steps the unmodified simulators instead of their validated fast counterparts.
+    """
+    begin = time.monotonic()
+    target = dataset_path(recipe.id, root)
+    if not force and (target / "data" / "metadata.json").exists():
+        progress(recipe.episodes, recipe.episodes)
+        return summary(recipe.id, root) | {"seconds": 0.0, "already_there": True}
+    partial = target.parent / f".{target.name}.partial"
+    with exclusive(partial.with_suffix(".lock"), f"collecting {recipe.id}"):
+        partial.mkdir(exist_ok=True)
+        sweep(partial)
+        chunks = _collect_chunks(recipe, partial, workers, simulator, progress)
+        episodes = [episode for chunk in chunks for episode in _read_chunk(chunk)]
+        sweep(target.parent)
+        with new_folder(target) as folder:
+            _assemble(recipe, episodes, folder, "simulator" if simulator else "fast")
+        shutil.rmtree(partial)
+    return summary(recipe.id, root) | {"seconds": round(time.monotonic() - begin, 2), "already_there": False}
+
+
+def _collect_chunks(
+    recipe: Recipe, partial: Path, workers: int | None, simulator: bool, progress: Progress
+) -> list[Path]:
+    """The paths of all chunks, collecting those that are missing or damaged."""
+    size = CHUNK[recipe.world]
+    engine = "simulator" if simulator else "fast"
+    chunks = {
+        partial / f"{recipe.key}-{engine}-{start:06d}.npz": range(start, min(start + size, recipe.episodes))
+        for start in range(0, recipe.episodes, size)
+    }
+    missing = {path: episodes for path, episodes in chunks.items() if not _intact(path)}
+    done = sum(len(episodes) for path, episodes in chunks.items() if path not in missing)
+    progress(done, recipe.episodes)
+    workers = min(workers or os.cpu_count() or 1, len(missing))
+    if workers <= 1 or recipe.world in SERIAL:
+        for path, episodes in missing.items():
+            done += _write_chunk(recipe, episodes, path, simulator)
+            progress(done, recipe.episodes)
+        return list(chunks)
+    # Spawned, not forked: forking a process that has started JAX's threads can hang.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, initializer=_die_with_parent, initargs=(os.getpid(),))
+    try:
+        jobs = [pool.submit(_write_chunk, recipe, episodes, path, simulator) for path, episodes in missing.items()]
+        for job in as_completed(jobs):
+            done += job.result()
+            progress(done, recipe.episodes)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return list(chunks)
+
+
+def _intact(path: Path) -> bool:
+    try:
+        return path.exists() and bool(read_arrays(path))
+    except BecauseError:
+        return False
+
+
+def _die_with_parent(parent: int) -> None:
+    """Worker processes must not outlive a killed parent, nor answer Ctrl-C themselves."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["BECAUSE_WORKER"] = "1"  # a worker has one core: nested pools stay serial
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str) -> None:
+    """Write the episodes as a Minari dataset, with checksums that `load` verifies."""
+    world = world_class(recipe.world)(spurious=recipe.spurious)
+    spec = gymnasium.spec(f"because/{recipe.world.capitalize()}-v0")
+    spec.kwargs = {"split": "I", "spurious": recipe.spurious}
+    data = folder / "data"
+    storage = MinariStorage.new(
+        data, observation_space=world.observation_space, action_space=world.action_space, env_spec=spec
+    )
+    storage.update_episodes(
+        EpisodeBuffer(
+            id=n,
+            seed=int(episode["seed"]),
+            observations={"goal": episode["goal"], "state": episode["state"]},
+            actions=episode["action"],
+            rewards=episode["reward"],
+            terminations=episode["terminated"],
+            truncations=episode["truncated"],
+        )
+        for n, episode in enumerate(episodes)
+    )
+    storage.update_episode_metadata(
+        {name: value for name, value in episode.items() if name.startswith("hidden/")} for episode in episodes
+    )
+    success = np.array([episode["terminated"][-1] for episode in episodes])
+    storage.update_metadata(
+        {
+            "dataset_id": recipe.id,
+            "minari_version": importlib.metadata.version("minari"),
+            "algorithm_name": f"{recipe.behaviour} behaviour",
+            "description": f"{recipe.behaviour} behaviour in the {recipe.world} world of because-rl, training split",
+            "author": {"because-rl"},
+            "because": {
+                "recipe": recipe.to_dict(),
+                "engine": engine,
+                "behaviour": recipe.make_behaviour().settings(),
+                "confounders": {"split": "I", "spurious": recipe.spurious},
+                "success_rate": float(success.mean()),
+                "factors": world.factors.to_dict(),
+                "true_graph": world.true_graph().to_dict(),
+            },
+        }
+    )
+    write_json(
+        folder / CHECKSUMS,
+        {
+            "metadata": file_sha256(data / "metadata.json"),
+            "episodes": [
+                episode_sha256(
+                    {"goal": e["goal"], "state": e["state"]}, e["action"], e["reward"], e["terminated"], e["truncated"]
+                )
+                for e in episodes
+            ],
+        },
+    )
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """95% interval of a success rate (Wilson's: right also at 0 and 1).
+
+    >>> [round(x, 3) for x in wilson(50, 100)]
+    [0.404, 0.596]
+    """
+    z, p = 1.959963984540054, successes / n
+    middle, spread = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return float((middle - spread) / (1 + z * z / n)), float((middle + spread) / (1 + z * z / n))
+
+
+def summary(dataset_id: str, root: str | Path | None = None) -> dict[str, Any]:
+    """What ``because collect`` and ``because datasets`` say of a dataset, read from its metadata."""
+    path = dataset_path(dataset_id, root)
+    metadata = read_json(path / "data" / "metadata.json")
+    ours = metadata.get("because", {})
+    episodes, rate = metadata["total_episodes"], ours.get("success_rate")
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    out = {
+        "dataset": dataset_id,
+        "episodes": episodes,
+        "transitions": metadata["total_steps"],
+        "success_rate": rate,
+        "success_ci95": None if rate is None else list(wilson(round(rate * episodes), episodes)),
+        "megabytes": round(size / 1e6, 2),
+        "path": str(path),
+    }
+    return out | ({"recipe": ours["recipe"], "behaviour": ours["behaviour"]} if "recipe" in ours else {})

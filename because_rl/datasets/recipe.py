@@ -1,0 +1,98 @@
+"""What a dataset is made of: world, behaviour, episodes, seed, spurious level, coverage."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from because_rl.datasets.behaviours.behaviour import Behaviour
+from because_rl.envs.spurious import check_level
+from because_rl.envs.tasks import BEHAVIOURS, WORLDS
+from because_rl.errors import BecauseError
+from because_rl.io import sha256
+from because_rl.rng import child_seed
+
+FORMAT = 1
+"""Raised when the same recipe would give other data; partial work of another format is not reused."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe has one dataset id and always the same data.
+
+    >>> Recipe.parse("unlock-medium").id
+    'because/unlock-medium-v0'
+    >>> Recipe.parse("unlock-medium", seed=3, coverage=0.05).id
+    'because/unlock-medium-q005-seed3-v0'
+    """
+
+    world: str
+    behaviour: str
+    episodes: int
+    seed: int = 0
+    spurious: int = 1
+    coverage: float | None = None
+
+    def __post_init__(self) -> None:
+        check_level(self.spurious)
+        if self.episodes < 1:
+            raise BecauseError(f"Got {self.episodes} episodes.", need="at least 1.", fix="pass --episodes 200.")
+        if self.seed < 0:
+            raise BecauseError(f"Got seed {self.seed}.", need="0 or more.", fix="pass --seed 0.")
+        if self.coverage is not None and (self.world != "unlock" or not 0 <= self.coverage <= 1):
+            raise BecauseError(
+                f"Got coverage {self.coverage} for {self.world}.",
+                need="a number in [0, 1], and only for unlock (the share of episodes that try the door first).",
+                fix="leave --coverage out.",
+            )
+
+    @classmethod
+    def parse(cls, name: str, episodes: int | None = None, **knobs: Any) -> Recipe:
+        """From ``unlock-medium`` (or the whole id ``because/unlock-medium-v0``) and knobs."""
+        world, _, behaviour = name.removeprefix("because/").removesuffix("-v0").partition("-")
+        if world not in WORLDS or behaviour not in BEHAVIOURS:
+            raise BecauseError(
+                f"There is no dataset recipe {name!r}.",
+                need="{lift,unlock,crash}-{random,medium,expert}, or 'all'.",
+                fix="for example: because collect unlock-medium.",
+            )
+        return cls(world, behaviour, WORLDS[world].episodes if episodes is None else episodes, **knobs)
+
+    @property
+    def id(self) -> str:
+        """The paper's nine have plain names; every knob that is turned shows in the name."""
+        knobs = [f"{self.world}-{self.behaviour}"]
+        if self.spurious != 1:
+            knobs.append(f"x{self.spurious}")
+        if self.coverage is not None:
+            knobs.append("q" + f"{self.coverage:g}".replace(".", ""))
+        if self.episodes != WORLDS[self.world].episodes:
+            knobs.append(f"n{self.episodes}")
+        if self.seed != 0:
+            knobs.append(f"seed{self.seed}")
+        return "because/" + "-".join(knobs) + "-v0"
+
+    @property
+    def key(self) -> str:
+        return sha256(json.dumps(asdict(self) | {"format": FORMAT}, sort_keys=True).encode())[:16]
+
+    def episode_seed(self, episode: int) -> int:
+        # Not a function of the other knobs: a longer dataset begins with the shorter one.
+        return child_seed(self.seed, "dataset", self.world, self.behaviour, episode)
+
+    def make_behaviour(self) -> Behaviour:
+        module = importlib.import_module(f"because_rl.datasets.behaviours.{self.world}")
+        knobs = {} if self.coverage is None else {"coverage": self.coverage}
+        return getattr(module, f"{self.world.capitalize()}Behaviour")(self.behaviour, **knobs)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def all_recipes(**knobs: Any) -> list[Recipe]:
+    """The paper's nine datasets, cheap worlds first."""
+    names = [f"{world}-{behaviour}" for world in ("unlock", "crash", "lift") for behaviour in BEHAVIOURS]
+    recipes = [Recipe.parse(name) for name in names]
+    return [replace(r, **{k: v for k, v in knobs.items() if v is not None}) for r in recipes]

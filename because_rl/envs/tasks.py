@@ -1,0 +1,110 @@
+"""The 18 tasks: three worlds x two splits x three behaviours. Splits I and O share training data."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import gymnasium
+
+from because_rl.envs.batch import BatchEnv, SimulatorBatch
+from because_rl.envs.world import World
+from because_rl.errors import BecauseError
+
+BEHAVIOURS = ("random", "medium", "expert")
+SPLITS = ("I", "O")
+
+
+class _Entry(NamedTuple):
+    module: str
+    episodes: int
+    """in the paper's datasets"""
+    paper_success: dict[str, float]
+    """of the behaviour policies, from the paper's table of behaviours"""
+    simulator: str
+
+
+WORLDS = {
+    "lift": _Entry("lift", 1000, {"random": 0.24, "medium": 0.60, "expert": 1.00}, "robosuite"),
+    "unlock": _Entry("unlock", 200, {"random": 0.21, "medium": 0.46, "expert": 0.87}, "minigrid"),
+    "crash": _Entry("crash", 1000, {"random": 0.14, "medium": 0.35, "expert": 0.66}, "highway-env"),
+}
+
+
+def _import(module: str, name: str):
+    # Each simulator is optional and slow to import, so a world is loaded when it is asked for.
+    try:
+        return getattr(importlib.import_module(f"because_rl.envs.{module}"), name)
+    except ModuleNotFoundError as error:
+        raise BecauseError(
+            f"Module {error.name!r} is not installed.",
+            need="the simulator of this world.",
+            fix="install because-rl with its extras: pip install 'because-rl[unlock,crash,lift]'.",
+        ) from error
+
+
+def check_world(name: str) -> str:
+    if name not in WORLDS:
+        raise BecauseError(f"There is no world {name!r}.", need=f"one of {', '.join(WORLDS)}.", fix="correct the name.")
+    return name
+
+
+def world_class(name: str) -> type[World]:
+    return _import(WORLDS[check_world(name)].module, name.capitalize())
+
+
+def make_batch(name: str, split: str = "I", spurious: int = 1, *, simulator: bool = False) -> BatchEnv:
+    """N worlds stepped together: the fast implementation, or the unmodified simulator."""
+    if simulator:
+        return SimulatorBatch(world_class(name), split, spurious)
+    return _import(f"{WORLDS[check_world(name)].module}_batch", f"{name.capitalize()}Batch")(split, spurious)
+
+
+def register() -> None:
+    """Make ``gymnasium.make("because/Unlock-v0", split="O", spurious=4)`` work.
+
+    Without wrappers: the worlds check order, actions and horizon themselves, and users get the world
+    itself, with ``env.true_graph()`` and ``env.factors``.
+    """
+    for name in WORLDS:
+        gymnasium.register(
+            f"because/{name.capitalize()}-v0",
+            entry_point=f"because_rl.envs.{name}:{name.capitalize()}",
+            order_enforce=False,
+            disable_env_checker=True,
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """
+    >>> Task.parse("unlock-O-medium").dataset
+    'because/unlock-medium-v0'
+    """
+
+    world: str
+    split: str
+    behaviour: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.world}-{self.split}-{self.behaviour}"
+
+    @property
+    def dataset(self) -> str:
+        return f"because/{self.world}-{self.behaviour}-v0"
+
+    @classmethod
+    def parse(cls, name: str) -> Task:
+        for task in TASKS:
+            if task.name.lower() == name.lower():
+                return task
+        raise BecauseError(
+            f"There is no task {name!r}.",
+            need="{lift,unlock,crash}-{I,O}-{random,medium,expert}.",
+            fix="run 'because tasks' to see all 18.",
+        )
+
+
+TASKS = tuple(Task(w, s, b) for w in WORLDS for s in SPLITS for b in BEHAVIOURS)

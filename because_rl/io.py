@@ -1,0 +1,194 @@
+"""The only place that writes files. Everything is atomic: a reader sees the old file or the new one.
+
+A file is written beside its target, flushed to disk and renamed over it; a folder likewise. Killing
+the process at any moment leaves at most a hidden ``.name.tmp-*`` entry, which `sweep` removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io as _io
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from because_rl.errors import BecauseError
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def arrays_sha256(arrays: Mapping[str, np.ndarray]) -> str:
+    """A hash of names, shapes, dtypes and bytes; the order of the mapping does not matter."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _temporary(path: Path) -> Path:
+    return path.parent / f".{path.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn an operating-system error while writing into one that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise BecauseError(
+            f"Could not write {path}: {error.strerror or error}.",
+            need="a writable folder with free space.",
+            fix="free some space or choose another place with --root DIR or BECAUSE_HOME.",
+        ) from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    path = Path(path)
+    temporary = _temporary(path)
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(Path(path).read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BecauseError(
+            f"{path} is not valid JSON ({error}).",
+            need="the file as it was written.",
+            fix="restore it from a copy, or delete it and make it again.",
+        ) from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an ``.npz`` whose ``_sha256`` entry lets `read_arrays` refuse a damaged file."""
+    buffer = _io.BytesIO()
+    digest = np.frombuffer(bytes.fromhex(arrays_sha256(arrays)), np.uint8)
+    np.savez(buffer, allow_pickle=False, _sha256=digest, **dict(arrays))
+    write_bytes(path, buffer.getvalue())
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        intact = arrays.pop("_sha256").tobytes().hex() == arrays_sha256(arrays)
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged archive
+        raise _damaged(path, str(error)) from error
+    if not intact:
+        raise _damaged(path, "checksum mismatch")
+    return arrays
+
+
+def _damaged(path: Path, why: str) -> BecauseError:
+    return BecauseError(
+        f"{path} is damaged ({why}).",
+        need="the file as it was written.",
+        fix="delete it and run the command that made it again.",
+    )
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Build a folder in private, then move it to `path` in one step, replacing what was there."""
+    path = Path(path)
+    temporary = _temporary(path)
+    with _naming(path):
+        temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        with _naming(path):
+            for file in temporary.rglob("*"):
+                handle = os.open(file, os.O_RDONLY)
+                os.fsync(handle)
+                os.close(handle)
+            if path.exists():
+                old = _temporary(path)
+                os.rename(path, old)
+                os.rename(temporary, path)
+                shutil.rmtree(old)
+            else:
+                os.rename(temporary, path)
+            _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path, what: str) -> Iterator[None]:
+    """Hold the file lock; the operating system lets go of it when the process dies."""
+    with _naming(lock):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = open(lock, "w")  # noqa: SIM115  (held open until we are done)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BecauseError(
+                f"Another process is {what}.", need="one at a time.", fix="wait for it to finish."
+            ) from error
+        yield
+        lock.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left behind in `folder` (never another live process's work)."""
+    for leftover in Path(folder).glob(".*.tmp-*"):
+        owner = int(leftover.name.rsplit("-", 2)[1])
+        if owner != os.getpid() and _alive(owner):
+            continue
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

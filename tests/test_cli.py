@@ -1,0 +1,96 @@
+"""The contract of every command: JSON alone on stdout, words on stderr, exit codes 0 and 2."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+def because(*arguments, root=None, code=0):
+    command = [sys.executable, "-m", "because_rl.cli", *map(str, arguments)]
+    done = subprocess.run(command + (["--root", str(root)] if root else []), capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_tasks_equal_the_papers_table():
+    rows = json.loads(because("tasks", "--json").stdout)
+    assert len(rows) == 18
+    expected = {"lift": (33, 4, 15, 4, 30), "unlock": (110, 8, 4, 3, 15), "crash": (22, 8, 6, 4, 30)}
+    for row in rows:
+        keys = ("state", "action", "state_factors", "action_factors", "horizon")
+        assert tuple(row[key] for key in keys) == expected[row["task"].split("-")[0]]
+    assert "unlock-O-medium" in because("tasks").stdout
+
+
+def test_collect_list_check_and_load(tmp_path):
+    said = json.loads(because("collect", "unlock-medium", "--episodes", 30, "--json", root=tmp_path).stdout)
+    assert {"dataset", "episodes", "transitions", "success_rate", "success_ci95", "seconds"} <= set(said)
+    listed = json.loads(because("datasets", "--json", root=tmp_path).stdout)
+    assert [row["dataset"] for row in listed] == [said["dataset"]]
+    assert said["dataset"] in because("datasets", root=tmp_path).stdout
+    checked = json.loads(because("check", said["dataset"], "--json", root=tmp_path).stdout)
+    assert checked["valid"]
+    assert checked["transitions"] == said["transitions"]
+    path = tmp_path / "datasets" / said["dataset"] / "data/main_data.hdf5"
+    path.write_bytes(path.read_bytes()[:5000])
+    refused = because("check", said["dataset"], root=tmp_path, code=2)
+    assert refused.stdout == ""
+    assert "Needed:" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("collect", "unlock-superb"), "unlock-superb"),
+        (("collect", "crash-medium", "--coverage", "0.2"), "only for unlock"),
+        (("collect", "unlock-medium", "--episodes", "0"), "0 episodes"),
+        (("collect", "unlock-medium", "--spurious", "3"), "spurious=3"),
+        (("collect", "unlock-medium", "--seed", "-4"), "seed -4"),
+        (("show", "unlock"), "no task 'unlock'"),
+        (("check", "nothing"), "no dataset 'nothing'"),
+        (("factors", "pong"), "no world 'pong'"),
+        (("graph", "unlock", "-o", "a.gif"), "a.gif"),
+        (("fly",), "No such command"),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_one_paragraph(tmp_path, arguments, says, monkeypatch):
+    monkeypatch.setenv("BECAUSE_HOME", str(tmp_path))
+    refused = because(*arguments, code=2)
+    assert says in refused.stderr
+    assert refused.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unwritable_root_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    refused = because("collect", "unlock-medium", root=tmp_path / "file", code=2)
+    assert "file" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["tasks", "collect", "datasets", "check", "show", "factors", "graph"])
+def test_help_has_an_example(command):
+    assert "Example:" in because(command, "--help").stdout
+
+
+def test_show_renders_a_strip(tmp_path):
+    said = json.loads(because("show", "unlock-O-expert", "-o", tmp_path / "a.png", "--json").stdout)
+    assert said["success"] in (True, False)
+    picture = np.asarray(Image.open(tmp_path / "a.png"))
+    assert picture.shape[0] > 300
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_graph_is_drawn_the_same_twice(tmp_path, suffix):
+    for name in ("a", "b"):
+        said = json.loads(because("graph", "unlock", "-o", tmp_path / f"{name}.{suffix}", "--json").stdout)
+    assert len(said["edges"]) == 13
+    first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a", "b"))
+    assert first == second
+    if suffix == "svg":
+        assert all(name.encode() in first for name in said["inputs"])

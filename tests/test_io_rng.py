@@ -1,0 +1,78 @@
+import os
+
+import numpy as np
+import pytest
+
+from because_rl import io
+from because_rl.errors import BecauseError
+from because_rl.rng import child_seed, stream
+
+
+def test_streams_are_named_and_independent():
+    a, b = stream(1, "x").random(5), stream(1, "y").random(5)
+    assert (a != b).all()
+    assert (stream(1, "x").random(5) == a).all()
+    assert (stream(2, "x").random(5) != a).all()
+    assert stream(1, "x", 1).random() != stream(1, "x", 2).random()
+    assert 0 <= child_seed(3, "a") < 2**31
+    with pytest.raises(ValueError, match="-1"):
+        stream(-1, "x")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    io.write_json(path, {"old": 1})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(BecauseError, match=r"a\.json: No space left"):
+        io.write_json(path, {"new": 2})
+    assert io.read_json(path) == {"old": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_arrays_round_trip_and_refuse_damage(tmp_path):
+    path = tmp_path / "a.npz"
+    io.write_arrays(path, {"x": np.arange(1000.0)})
+    assert (io.read_arrays(path)["x"] == np.arange(1000)).all()
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(BecauseError, match="damaged"):
+        io.read_arrays(path)
+    path.write_bytes(damaged[:500])
+    with pytest.raises(BecauseError, match="damaged"):
+        io.read_arrays(path)
+
+
+def test_object_arrays_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="allow_pickle"):
+        io.write_arrays(tmp_path / "a.npz", {"x": np.array([object()])})
+
+
+def test_new_folder_appears_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "d"
+    with pytest.raises(ZeroDivisionError), io.new_folder(target) as folder:
+        (folder / "half").write_text(str(1 / 0))
+    assert os.listdir(tmp_path) == []
+    for text in ("one", "two"):
+        with io.new_folder(target) as folder:
+            (folder / "file").write_text(text)
+        assert (target / "file").read_text() == text
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_sweep_removes_leftovers_of_the_dead_only(tmp_path):
+    (tmp_path / ".x.tmp-999999999-ab").write_text("")
+    (tmp_path / ".y.tmp-1-ab").write_text("")  # process 1 lives
+    io.sweep(tmp_path)
+    assert os.listdir(tmp_path) == [".y.tmp-1-ab"]
+
+
+def test_hash_sees_names_shapes_and_types():
+    x = np.zeros((2, 3))
+    hashes = {io.arrays_sha256(a) for a in ({"x": x}, {"y": x}, {"x": x.T}, {"x": x.astype("f4")}, {"x": x + 1})}
+    assert len(hashes) == 5
+    assert io.arrays_sha256({"a": x, "b": x + 1}) == io.arrays_sha256({"b": x + 1, "a": x})

@@ -1,0 +1,304 @@
+"""Thirty ways to break a dataset; each is refused with words that say what and where."""
+
+import json
+import re
+import shutil
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+import yaml
+from gymnasium import spaces
+from minari.data_collector.episode_buffer import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+from because_rl.datasets.collect import collect
+from because_rl.datasets.home import dataset_path
+from because_rl.datasets.load import load
+from because_rl.datasets.recipe import Recipe
+from because_rl.errors import BecauseError
+from because_rl.io import read_json
+
+RECIPE = Recipe.parse("unlock-medium", 20)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    root = tmp_path_factory.mktemp("clean")
+    collect(RECIPE, root)
+    return dataset_path(RECIPE.id, root)
+
+
+@pytest.fixture
+def ours(clean, tmp_path):
+    """A private copy of a dataset that we collected."""
+    return shutil.copytree(clean, tmp_path / "broken")
+
+
+def edit(folder, change):
+    """Change the data as someone would who knows nothing of checksums (there are none any more)."""
+    (folder / "checksums.json").unlink(missing_ok=True)
+    with h5py.File(folder / "data/main_data.hdf5", "a") as file:
+        change(file)
+
+
+def edit_json(path, change):
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def put(episode, name, step, column, value):
+    def change(file):
+        file[f"episode_{episode}/{name}"][step, column] = value
+
+    return change
+
+
+def replace(episode, name, make):
+    def change(file):
+        group = file[f"episode_{episode}"]
+        old = group[name][()]
+        del group[name]
+        group[name] = make(old)
+
+    return change
+
+
+def delete(path):
+    def change(file):
+        del file[path]
+
+    return change
+
+
+def set_flag(episode, name, step, value):
+    def change(file):
+        file[f"episode_{episode}/{name}"][step] = value
+
+    return change
+
+
+def unend(file):
+    file["episode_4/terminations"][-1] = False
+    file["episode_4/truncations"][-1] = False
+
+
+BROKEN_DATA = {
+    "nan in a state": (put(3, "observations/state", 2, 5, np.nan), r"episode 3, step 2.*column 5 is nan"),
+    "infinite state": (put(3, "observations/state", 0, 0, np.inf), r"episode 3, step 0.*inf"),
+    "value outside its space": (
+        put(2, "observations/state", 1, 109, 7.0),
+        r"episode 2, step 1.*column 109 is 7, outside",
+    ),
+    "agent in two cells": (replace(1, "observations/state", lambda s: two_agents(s)), r"episode 1, step 4.*'agent'"),
+    "half a door": (put(1, "observations/state", 3, 80, 0.5), r"episode 1, step 3.*'door'.*binary"),
+    "nan in the goal": (put(0, "observations/goal", 1, 2, np.nan), r"episode 0, step 1.*goal column 2"),
+    "action that does not exist": (set_flag(6, "actions", 2, 17), r"episode 6, step 2.*action 17"),
+    "negative action": (set_flag(6, "actions", 0, -1), r"episode 6, step 0.*action -1"),
+    "actions that are not whole": (replace(6, "actions", lambda a: a + 0.5), r"episode 6.*float64"),
+    "actions of the wrong shape": (replace(6, "actions", lambda a: a[:, None]), r"episode 6.*shape"),
+    "one state too few": (replace(7, "observations/state", lambda s: s[:-1]), r"episode 7.*rows for"),
+    "states too narrow": (replace(7, "observations/state", lambda s: s[:, :100]), r"episode 7.*shape \(100,\)"),
+    "states as text": (replace(7, "observations/state", lambda s: s.astype("S8")), r"episode 7.*\|S8"),
+    "rewards too short": (replace(8, "rewards", lambda r: r[:-1]), r"episode 8.*rewards has shape"),
+    "nan reward": (set_flag(8, "rewards", 1, np.nan), r"episode 8, step 1.*reward"),
+    "ends in the middle": (set_flag(9, "truncations", 2, True), r"episode 9, step 2.*goes on"),
+    "never ends": (unend, r"episode 4, step \d+.*never ends"),
+    "no terminations": (delete("episode_5/terminations"), r"episode 5 cannot be read"),
+    "an episode is missing": (delete("episode_11"), r"episode 11 cannot be read"),
+    "a state is missing": (delete("episode_12/observations/state"), r"episode 12.*state is missing"),
+    "an empty episode": (
+        lambda f: [replace(13, k, lambda a: a[:0])(f) for k in ("actions", "rewards")],
+        r"episode 13.*empty",
+    ),
+}
+
+
+def two_agents(state):
+    state[4, :2] = 1
+    return state
+
+
+@pytest.mark.parametrize("kind", BROKEN_DATA)
+def test_broken_data(ours, kind):
+    change, says = BROKEN_DATA[kind]
+    edit(ours, change)
+    with pytest.raises(BecauseError, match=says) as refusal:
+        load(ours)
+    assert "broken" in str(refusal.value)  # the dataset's name
+
+
+def metadata(folder):
+    return folder / "data/metadata.json"
+
+
+def truncate(folder):
+    path = folder / "data/main_data.hdf5"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def forget_factors(folder):
+    (folder / "checksums.json").unlink()
+    edit_json(metadata(folder), lambda m: m.pop("because"))
+
+
+BROKEN_FILES = {
+    "truncated file": (truncate, r"cannot be (opened|read)"),
+    "not an HDF5 file": (lambda f: (f / "data/main_data.hdf5").write_text("hello"), r"cannot be (opened|read)"),
+    "no data file": (lambda f: (f / "data/main_data.hdf5").unlink(), r"cannot be opened"),
+    "no metadata": (lambda f: metadata(f).unlink(), r"no data/metadata\.json"),
+    "metadata is not JSON": (lambda f: metadata(f).write_text("{"), r"not valid JSON"),
+    "metadata was changed": (lambda f: edit_json(metadata(f), lambda m: m.update(author=["x"])), r"metadata.*checksum"),
+    "metadata lacks entries": (
+        lambda f: edit_json(metadata(f), lambda m: m.pop("total_steps")),
+        r"lacks \['total_steps'\]",
+    ),
+    "unknown format": (lambda f: edit_json(metadata(f), lambda m: m.update(data_format="csv")), r"cannot be opened"),
+    "no factor spec": (forget_factors, r"no factor spec"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_FILES)
+def test_broken_files(ours, kind):
+    change, says = BROKEN_FILES[kind]
+    change(ours)
+    with pytest.raises(BecauseError, match=says):
+        load(ours)
+
+
+def plain_json(folder, change):
+    (folder / "checksums.json").unlink()
+    edit_json(metadata(folder), change)
+
+
+BROKEN_COUNTS = {
+    "too many episodes promised": (lambda m: m.update(total_episodes=21), r"episode 20 cannot be read"),
+    "no episode at all": (lambda m: m.update(total_episodes=0), r"at least one episode"),
+    "steps do not add up": (lambda m: m.update(total_steps=5), r"metadata says 5"),
+    "spec for other data": (
+        lambda m: m["because"]["factors"]["state"].pop(),
+        r"108 state columns but the data have 110",
+    ),
+    "codes for other actions": (lambda m: m["because"]["factors"]["codes"].pop(), r"5 rows for 6 actions"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_COUNTS)
+def test_broken_counts(ours, kind):
+    change, says = BROKEN_COUNTS[kind]
+    plain_json(ours, change)
+    with pytest.raises(BecauseError, match=says):
+        load(ours)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_flipped_bit_that_changes_data_is_found(clean, ours, seed):
+    """Flip one random bit of the file: either the load is refused or the data are unharmed."""
+    path, rng = ours / "data/main_data.hdf5", np.random.default_rng(seed)
+    raw = bytearray(path.read_bytes())
+    raw[rng.integers(len(raw))] ^= 1 << rng.integers(8)
+    path.write_bytes(raw)
+    good = load(clean)
+    try:
+        data = load(ours)
+    except BecauseError:
+        return
+    for name in ("state", "action", "next_state", "goal", "reward", "terminated", "truncated"):
+        assert np.array_equal(getattr(data, name), getattr(good, name))
+
+
+def test_a_flipped_bit_in_a_state_names_its_episode(ours):
+    path = ours / "data/main_data.hdf5"
+    with h5py.File(path, "a") as file:
+        state = file["episode_5/observations/state"]
+        state[2, :36] = np.roll(state[2, :36], 1)  # still one-hot: only the checksum can tell
+    with pytest.raises(BecauseError, match="episode 5: the data do not match their checksum"):
+        load(ours)
+
+
+def test_no_such_dataset(root):
+    with pytest.raises(BecauseError, match=r"no dataset 'nothing'.*is none"):
+        load("nothing", root)
+
+
+# Data that no environment of ours made -------------------------------------------------------------------
+def cart_pole(folder, episodes=4):
+    env = gymnasium.make("CartPole-v1", max_episode_steps=20)
+    storage = MinariStorage.new(_made(folder / "data"), env.observation_space, env.action_space)
+    buffers = []
+    for n in range(episodes):
+        observations, actions, rewards, ends = [env.reset(seed=n)[0]], [], [], []
+        while not ends or not any(ends[-1]):
+            actions.append(int(env.np_random.integers(2)))
+            observation, reward, *end, _ = env.step(actions[-1])
+            observations.append(observation)
+            rewards.append(reward)
+            ends.append(end)
+        terminated, truncated = map(list, zip(*ends, strict=True))
+        buffers.append(
+            EpisodeBuffer(n, n, None, np.stack(observations), np.array(actions), rewards, terminated, truncated)
+        )
+    storage.update_episodes(buffers)
+    return buffers
+
+
+def _made(path):
+    path.mkdir(parents=True)
+    return path
+
+
+CART_POLE = {
+    "state": [
+        {"name": n, "columns": i, "type": "continuous"} for i, n in enumerate(("x", "velocity", "angle", "spin"))
+    ],
+    "action": [{"name": "push", "columns": [0, 2], "type": "categorical"}],
+}
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_foreign_data_load_by_the_same_path(tmp_path, suffix):
+    buffers = cart_pole(tmp_path / "logs")
+    spec = tmp_path / f"factors.{suffix}"
+    spec.write_text(json.dumps(CART_POLE) if suffix == "json" else yaml.safe_dump(CART_POLE))
+    data = load(tmp_path / "logs", factors=spec)
+    assert data.episodes == 4
+    assert data.goal.shape == (len(data), 0)
+    np.testing.assert_array_equal(data.state[data.episode == 2], buffers[2].observations[:-1])
+    np.testing.assert_array_equal(data.action.argmax(1)[data.episode == 2], buffers[2].actions)
+
+
+def test_foreign_data_need_a_spec_that_fits(tmp_path):
+    cart_pole(tmp_path / "logs")
+    with pytest.raises(BecauseError, match="no factor spec"):
+        load(tmp_path / "logs")
+    spec = tmp_path / "factors.yaml"
+    spec.write_text("state: [")
+    with pytest.raises(BecauseError, match="not valid YAML"):
+        load(tmp_path / "logs", factors=spec)
+    with pytest.raises(BecauseError, match="no file"):
+        load(tmp_path / "logs", factors=tmp_path / "missing.yaml")
+
+
+def test_spaces_we_cannot_read_are_named(tmp_path):
+    storage = MinariStorage.new(
+        _made(tmp_path / "data"), spaces.Dict({"camera": spaces.Discrete(3)}), spaces.Discrete(2)
+    )
+    storage.update_episodes([EpisodeBuffer(0, 0, None, {"camera": [0, 1]}, [0], [0.0], [True], [False])])
+    spec = tmp_path / "f.json"
+    spec.write_text(json.dumps(CART_POLE))
+    with pytest.raises(BecauseError, match="observation space is Dict"):
+        load(tmp_path, factors=spec)
+
+
+def test_there_are_at_least_twenty_kinds():
+    assert len(BROKEN_DATA) + len(BROKEN_FILES) + len(BROKEN_COUNTS) >= 30
+
+
+def test_messages_have_three_parts(ours):
+    edit(ours, BROKEN_DATA["nan in a state"][0])
+    with pytest.raises(BecauseError) as refusal:
+        load(ours)
+    assert re.search(r"Needed: .+ Fix: .+", str(refusal.value))
+    assert read_json(metadata(ours))["total_episodes"] == 20
