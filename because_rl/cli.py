@@ -155,12 +155,18 @@ def _dataset_table(title: str, summaries: list[dict[str, Any]]) -> Table:
 
 
 @app.command(epilog="Example: because datasets --root demo")
-def datasets(root: Root = None, as_json: Json = False) -> None:
+def datasets(root: Root = None, output: Output = None, as_json: Json = False) -> None:
     """List the datasets that are here."""
     from because_rl.datasets.collect import summary
     from because_rl.datasets.home import home, list_datasets
 
     found = [summary(dataset_id, root) for dataset_id in list_datasets(root)]
+    if output is not None:
+        from because_rl.io import write_json
+        from because_rl.provenance import provenance
+
+        rows = [{key: value for key, value in row.items() if key != "path"} for row in found]
+        write_json(output, {"rows": rows, "provenance": provenance()})
     emit(found, as_json, _dataset_table(f"Datasets in {home(root)}", found))
 
 
@@ -218,12 +224,70 @@ def graph(
     as_json: Json = False,
 ) -> None:
     """Draw the true causal graph of a world."""
-    from because_rl.report.graph_figure import draw, save
+    from because_rl.report.graph_figure import draw_graph, save
 
     truth = world_class(world).make_true_graph(spurious)
-    save(draw(truth, world.capitalize()), output)
+    save(draw_graph(truth, world.capitalize()), output)
     rows = [{"next": target, "causes": ", ".join(truth.parents(target))} for target in truth.targets]
     emit(truth.to_dict(), as_json, make_table(f"True graph of {world}, drawn in {output}", rows))
+
+
+@app.command(epilog="Example: because discover unlock-medium -o graph/ --batches 10")
+def discover(
+    dataset: Annotated[str, typer.Argument(help="A dataset id, or the path of any Minari dataset.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for graph.json and pictures [under the root].")
+    ] = None,
+    factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
+    test: Annotated[str | None, typer.Option(help="gtest, residual or l0 [by the factors' types].")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Keep an edge when p is below this [by the test].")] = None,
+    fdr: Annotated[bool, typer.Option("--fdr", help="Control the false discovery rate (Benjamini-Yekutieli).")] = False,
+    batches: Annotated[int, typer.Option(help="Batches of trajectories for edge weights (M-bar); 0: none.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of folds, shuffles and batches.")] = 0,
+    force: Annotated[
+        list[str] | None, typer.Option(help="An edge that must be there: 'push->cart'; repeatable.")
+    ] = None,
+    forbid: Annotated[list[str] | None, typer.Option(help="An edge that cannot be there; repeatable.")] = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Find which factors drive which: a causal graph from logged transitions."""
+    from because_rl.experiments.discovery import discover_dataset
+
+    with progress_bar(f"Discovering in {dataset}", "masks") as report:
+        result = discover_dataset(
+            dataset,
+            root,
+            factors,
+            output,
+            report,
+            test=test,
+            threshold=threshold,
+            fdr=fdr,
+            batches=batches,
+            seed=seed,
+            force=[_edge(text) for text in force or ()],
+            forbid=[_edge(text) for text in forbid or ()],
+        )
+    rows = [
+        {"from": e["from"], "to": e["to"], "status": e["status"], "p": f"{e['p']:.2g}", "effect": f"{e['effect']:.3f}"}
+        | {"weight": f"{e['weight']:.2f}", "why": e.get("why", "")}
+        for e in result["edges"]
+        if e["status"] not in ("no edge", "forbidden")
+    ]
+    title = f"{result['dataset']}: {len(rows)} of {len(result['edges'])} edges kept, written to {result['folder']}"
+    if "score" in result:
+        title += f"; against the true graph F1 {result['score']['f1']:.3f}, SHD {result['score']['shd']}"
+    emit(result, as_json, make_table(title, rows, ("p", "effect", "weight")))
+
+
+def _edge(text: str) -> tuple[str, str]:
+    source, arrow, target = text.partition("->")
+    if not arrow:
+        raise BecauseError(
+            f"Got the edge {text!r}.", need="cause->effect.", fix="for example --forbid 'colour->cube_x'."
+        )
+    return source.strip(), target.strip()
 
 
 def _bench(result: dict[str, Any], output: Path | None, as_json: bool, table: Table) -> None:

@@ -72,7 +72,7 @@ def test_unwritable_root_is_named(tmp_path):
     assert "file" in refused.stderr
 
 
-@pytest.mark.parametrize("command", ["tasks", "collect", "datasets", "check", "show", "factors", "graph"])
+@pytest.mark.parametrize("command", ["tasks", "collect", "datasets", "check", "show", "factors", "graph", "discover"])
 def test_help_has_an_example(command):
     assert "Example:" in because(command, "--help").stdout
 
@@ -94,3 +94,28 @@ def test_graph_is_drawn_the_same_twice(tmp_path, suffix):
     assert first == second
     if suffix == "svg":
         assert all(name.encode() in first for name in said["inputs"])
+
+
+@pytest.mark.slow
+def test_discover_writes_graph_and_pictures(tmp_path):
+    because("collect", "unlock-medium", root=tmp_path)
+    said = json.loads(
+        because(
+            *("discover", "unlock-medium", "--json", "-o", tmp_path / "g", "--forbid", "door->agent"), root=tmp_path
+        ).stdout
+    )
+    assert said["score"]["f1"] >= 0.92
+    assert {"f1", "precision", "recall", "shd"} <= set(said["score"])
+    assert {"p", "effect", "weight", "status"} <= set(said["edges"][0])
+    forbidden = [e for e in said["edges"] if (e["from"], e["to"]) == ("door", "agent")]
+    assert forbidden[0]["status"] == "forbidden"
+    names = {path.name for path in (tmp_path / "g").iterdir()}
+    assert names == {f"graph.{s}" for s in ("json", "svg", "png", "dot", "graphml")} | {"p-values.svg", "p-values.png"}
+    assert "revision" in json.loads((tmp_path / "g" / "graph.json").read_text())["provenance"]
+
+
+def test_discover_refuses_bad_edges_and_tests(tmp_path):
+    because("collect", "unlock-medium", "--episodes", 20, root=tmp_path)
+    name = "because/unlock-medium-n20-v0"
+    assert "cause->effect" in because("discover", name, "--force", "key", root=tmp_path, code=2).stderr
+    assert "no independence test 'tarot'" in because("discover", name, "--test", "tarot", root=tmp_path, code=2).stderr

@@ -29,6 +29,7 @@ from because_rl.datasets.recipe import Recipe
 from because_rl.datasets.validate import CHECKSUMS, episode_sha256
 from because_rl.envs.tasks import make_batch, world_class
 from because_rl.errors import BecauseError
+from because_rl.intervals import wilson
 from because_rl.io import exclusive, file_sha256, new_folder, read_arrays, read_json, sweep, write_arrays, write_json
 
 CHUNK = {"unlock": 50, "crash": 125, "lift": 25}
@@ -166,7 +167,6 @@ def _intact(path: Path) -> bool:
 def _die_with_parent(parent: int) -> None:
     """Worker processes must not outlive a killed parent, nor answer Ctrl-C themselves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["BECAUSE_WORKER"] = "1"  # a worker has one core: nested pools stay serial
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -233,17 +233,6 @@ def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str
     )
 
 
-def wilson(successes: int, n: int) -> tuple[float, float]:
-    """95% interval of a success rate (Wilson's: right also at 0 and 1).
-
-    >>> [round(x, 3) for x in wilson(50, 100)]
-    [0.404, 0.596]
-    """
-    z, p = 1.959963984540054, successes / n
-    middle, spread = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return float((middle - spread) / (1 + z * z / n)), float((middle + spread) / (1 + z * z / n))
-
-
 def summary(dataset_id: str, root: str | Path | None = None) -> dict[str, Any]:
     """What ``because collect`` and ``because datasets`` say of a dataset, read from its metadata."""
     path = dataset_path(dataset_id, root)
@@ -256,7 +245,7 @@ def summary(dataset_id: str, root: str | Path | None = None) -> dict[str, Any]:
         "episodes": episodes,
         "transitions": metadata["total_steps"],
         "success_rate": rate,
-        "success_ci95": None if rate is None else list(wilson(round(rate * episodes), episodes)),
+        "success_ci95": None if rate is None else [float(x) for x in wilson(rate, episodes)],
         "megabytes": round(size / 1e6, 2),
         "path": str(path),
     }

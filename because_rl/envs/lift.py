@@ -85,7 +85,7 @@ class _Moment(NamedTuple):
 class Lift(World):
     """``gymnasium.make("because/Lift-v0", split="I")``"""
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": simulator.RATE}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": simulator.RATE}  # noqa: RUF012  (as in World)
     name: ClassVar[str] = "lift"
     horizon: ClassVar[int] = HORIZON
     robot: Any

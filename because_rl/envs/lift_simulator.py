@@ -31,7 +31,7 @@ GRIPPER_SPEED = 2.0
 HALF_CUBE = 0.021
 """robosuite draws each half side from [0.020, 0.022]; we fix it."""
 TABLE_TOP = 0.8
-REST_HEIGHT = TABLE_TOP + HALF_CUBE - 1.1e-4
+REST_HEIGHT = TABLE_TOP + HALF_CUBE - 1.0776e-4
 """Height of the cube's centre on the table, into which MuJoCo's soft contact lets it sink a little."""
 HOME = np.array([0.0, np.pi / 16, 0.0, -np.pi / 2 - np.pi / 3, 0.0, np.pi - 0.2, np.pi / 4])
 """Joint angles at reset: robosuite's, without its noise (which would hide in the posture term)."""
@@ -75,7 +75,7 @@ def _robosuite() -> Any:
     except ImportError as error:
         raise BecauseError(
             f"Lift needs robosuite, which cannot be imported ({error}).",
-            need="robosuite 1.5.2 with mujoco 3.2 to 3.9.",
+            need="robosuite 1.5.2 with mujoco 3.3 to 3.9.",
             fix="pip install --no-deps robosuite==1.5.2 (its own pins exclude numpy 2).",
         ) from error
 
@@ -175,14 +175,10 @@ def cube_pose(x: float, y: float, yaw: float) -> np.ndarray:
 
 
 def place(data: Any, anatomy: Anatomy, cube: np.ndarray) -> None:
-    """The start of an episode; `data` must have been reset. Nothing of the last episode survives."""
+    """The start of an episode, in `data` that has been reset."""
     data.qpos[:ARM] = HOME
     data.qpos[anatomy.fingers] = OPENING, -OPENING
     data.qpos[anatomy.cube] = cube
-    data.qvel[:] = 0.0
-    data.qacc_warmstart[:] = 0.0
-    data.ctrl[:] = 0.0
-    data.time = 0.0
 
 
 def save(model: Any, data: Any) -> np.ndarray:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.datasets.collect import rollout, wilson
+from because_rl.datasets.collect import rollout
 from because_rl.datasets.recipe import Recipe
 from because_rl.envs.batch import BatchEnv
 from because_rl.envs.tasks import BEHAVIOURS, WORLDS, make_batch
+from because_rl.intervals import wilson
 from because_rl.provenance import provenance
 from because_rl.rng import stream
 
@@ -76,7 +77,7 @@ def agreement(episodes: int, many: int, report: Report) -> dict[str, Any]:
         report(n, len(recipes))
         fast = _successes(recipe, many, FAST_SIZE[recipe.world], simulator=False)
         real = _successes(recipe, episodes, 5 if recipe.world == "lift" else 50, simulator=True)
-        low, high = wilson(int(fast.sum()), len(fast))
+        low, high = wilson(float(fast.mean()), len(fast))
         rows.append(
             {
                 "behaviour": f"{recipe.world}-{recipe.behaviour}",

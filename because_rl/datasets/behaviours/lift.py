@@ -25,7 +25,7 @@ ALIGNED = 0.02
 """Horizontal distance from which the hand goes down."""
 AROUND = 0.012
 """Vertical distance from which the fingers close."""
-SPREAD = {"random": 1.0, "medium": 0.75}
+SPREAD = {"random": 1.0, "medium": 0.8}
 """Random arm actions are uniform on [-spread, spread]."""
 HOLD = {"random": 3, "medium": 1}
 """Steps for which a random action is held."""

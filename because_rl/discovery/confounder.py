@@ -1,0 +1,88 @@
+"""A hidden cause that is constant in an episode, estimated from what it does to every step of it.
+
+Such a confounder u_c (a slope under all bodies of a scene, say) makes pooled tests accept false edges: the
+speed of one body tells about the slope, and so about the next speed of another. The estimate for step t is
+
+    u_t = v' mean over the other steps s of the episode of r_s,      r = y - f(x)
+
+with v the leading direction of the covariance of residuals between different steps of one episode. Step t's
+own noise is not in u_t, so conditioning on it is as sound as conditioning on an observed covariate.
+
+f must not explain u_c away through its proxies. So it is first fitted on differences inside episodes, which
+know nothing of constants, and then, with the first estimate as an input held at 0, on all of the data.
+
+Assumes: the effect of u_c on the next state is mostly a shift; several steps per episode.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from because_rl.discovery.engine import Budget, Engine
+from because_rl.discovery.margins import Prepared
+
+LEAST_SHARE = 0.4
+"""Of the residual variance along a direction that is constant in episodes; less counts as approximation error."""
+MOST = 3
+"""Directions."""
+PASSES = 2
+"""Over all of the data, each starting from the estimate of the one before."""
+CAUTION = 10.0
+"""Extra penalty of the fit inside episodes, where the inputs vary less."""
+
+
+def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
+    """(n, r) estimated hidden causes, each of variance 1; r is 0 where none is found."""
+    none = np.zeros((len(data.x), 0))
+    starts = data.starts
+    targets = {t.factor.name: t.level if t.change is None else t.change for t in data.targets}
+    targets = {name: values for name, values in targets.items() if values.shape[1]}
+    if 2 * len(starts) > len(data.x) or not targets:
+        return none
+
+    def within(k: int, rows: np.ndarray) -> np.ndarray:
+        fold = data.folds[k]
+        return _within(rows, starts[(starts >= fold.start) & (starts < fold.stop)] - fold.start)
+
+    engine = Engine(data.x, data.folds, budget, seed)
+    problems = [engine.problem(name, values, np.ones(data.x.shape[1])) for name, values in targets.items()]
+    laws = [law._replace(ridge=CAUTION * law.ridge) for law in engine.learn(problems)]
+    answers = engine.cross_fit(problems, laws, within)
+    found = leading(np.hstack([p.target - guess for p, (_, guess) in zip(problems, answers, strict=True)]), starts)
+    for _ in range(PASSES):
+        if not found.shape[1]:
+            break
+        x = np.hstack([data.x, found])
+        engine = Engine(x, data.folds, budget, seed)
+        problems = [engine.problem(name, values, np.ones(x.shape[1])) for name, values in targets.items()]
+        answers = engine.cross_fit(problems, engine.learn(problems))
+        x = np.hstack([data.x, np.zeros_like(found)])
+        residuals = [p.target - engine.predict(fit, x) for p, (fit, _) in zip(problems, answers, strict=True)]
+        found = leading(np.hstack(residuals), starts)
+    return found
+
+
+def _within(rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Less the mean of each episode."""
+    length = np.diff(np.r_[starts, len(rows)])
+    return rows - np.repeat(np.add.reduceat(rows, starts) / length[:, None], length, axis=0)
+
+
+def leading(residual: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """(n, r): the mean residual of the other steps along the directions that are constant in episodes."""
+    length = np.diff(np.r_[starts, len(residual)])
+    scale = np.sqrt((residual**2).mean(0))
+    r = (residual - residual.mean(0)) / np.where(scale > 0, scale, 1)
+    total = np.add.reduceat(r, starts)
+    between = (total.T @ total - r.T @ r) / max((length * (length - 1.0)).sum(), 1)
+    values, vectors = np.linalg.eigh(between)
+    values, vectors = values[::-1][:MOST], vectors[:, ::-1][:, :MOST]
+    variance = ((r @ vectors) ** 2).mean(0)
+    vectors = vectors[:, values > LEAST_SHARE * np.maximum(variance, 1e-12)]
+    # As in factor analysis, a column counts by the inverse of what is its own.
+    vectors = vectors / np.maximum((r * r).mean(0) - np.diag(between), 0.05)[:, None]
+    others = (np.repeat(total, length, axis=0) - r) / np.maximum(np.repeat(length, length) - 1, 1)[:, None]
+    found = others @ vectors
+    found -= found.mean(0)
+    spread = found.std(0)
+    return found[:, spread > 0] / spread[spread > 0]

@@ -1,0 +1,131 @@
+"""Run many regressions that share their inputs: on threads with NumPy, or on a GPU as one JAX program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from because_rl.discovery.regression import Centres, Fit, Law, Rows, cross_fit, learn, predict
+from because_rl.rng import stream
+
+Within = Callable[[int, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a regression may cost; all of it is constant in n beyond `learn_rows`."""
+
+    centres: int = 300
+    learn_rows: int = 5000
+    learn_centres: int = 200
+
+
+class Problem(NamedTuple):
+    """Regress `target` (n, w) on the kept input columns."""
+
+    target: np.ndarray
+    keep: np.ndarray
+    centres: Centres
+    sample: list[np.ndarray]
+    """per fold, the rows that the metric is learned from"""
+    weight: list[np.ndarray]
+
+
+class Engine:
+    """Regressions on x (n, p), whose rows are sorted into `folds`."""
+
+    def __init__(self, x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int):
+        self.x, self.folds, self.budget, self.seed = x, folds, budget, seed
+        self._rows = Rows([x[f] for f in folds])
+        self._spread = np.atleast_2d(np.cov(x.T))
+        self._fold = np.repeat(np.arange(len(folds)), [f.stop - f.start for f in folds])
+
+    def problem(self, name: str, target: np.ndarray, keep: np.ndarray) -> Problem:
+        """Choose centres, and rows to learn from: half evenly, half where a linear fit errs.
+
+        What happens rarely (a near miss, a contact) would otherwise be in no centre and in few rows.
+        """
+        n, k = len(self.x), len(self.folds)
+        z = np.hstack([np.ones((n, 1)), self.x[:, keep > 0]])
+        slope = np.linalg.solve(z.T @ z / n + 1e-9 * np.eye(z.shape[1]), z.T @ target / n)
+        error = ((target - z @ slope) ** 2).sum(1)
+        chance = 0.5 / n + 0.5 * error / max(error.sum(), 1e-300) if error.any() else np.full(n, 1 / n)
+        rng = stream(self.seed, "discovery", name)
+        pick, _ = draw(rng, chance, min(self.budget.centres, int(4 * np.sqrt(n))))
+        pick = rng.permutation(pick)
+        free = (self._fold[pick][None] != np.arange(k)[:, None]).astype(float)
+        sample, weight = [], []
+        for f in self.folds:
+            rows, inclusion = draw(rng, chance[f], min(self.budget.learn_rows // k, f.stop - f.start))
+            sample.append(rows + f.start)
+            weight.append(1 / np.sqrt(inclusion))
+        return Problem(target, keep, Centres(self.x[pick], free), sample, weight)
+
+    def learn(self, problems: Sequence[Problem]) -> list[Law]:
+        def one(problem: Problem) -> Law:
+            m = self.budget.learn_centres
+            centres = Centres(problem.centres.points[:m], problem.centres.free[:, :m])
+            rows = Rows([self.x[s] for s in problem.sample], problem.weight)
+            target = [problem.target[s] * w[:, None] for s, w in zip(problem.sample, problem.weight, strict=True)]
+            return learn(rows, target, problem.keep, centres, self._spread)
+
+        return _threads(one, problems)
+
+    def cross_fit(
+        self, problems: Sequence[Problem], laws: Sequence[Law], within: Within | None = None
+    ) -> list[tuple[Fit, np.ndarray]]:
+        """The fits, and the prediction (n, w) of each row by the folds it is not in."""
+        return _threads(lambda problem, law: self._cross_fit(problem, law, within), problems, laws)
+
+    def _cross_fit(self, problem: Problem, law: Law, within: Within | None = None) -> tuple[Fit, np.ndarray]:
+        target = [problem.target[f] for f in self.folds]
+        fit, prediction = cross_fit(
+            self._rows, target, problem.keep, problem.centres, self._spread, law.metric, law.ridge, within
+        )
+        return fit, np.concatenate(prediction)
+
+    def predict(self, fit: Fit, x: np.ndarray) -> np.ndarray:
+        """The fit at other inputs `x` (n, p), each row by the folds it is not in."""
+        return np.concatenate(predict(fit, Rows([x[f] for f in self.folds]), np.ones(x.shape[1])))
+
+    def reduce(
+        self, problems: Sequence[Problem], laws: Sequence[Law], full: Fit, plug: np.ndarray
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each problem its prediction, and the full fit's where the dropped columns are replaced by `plug`."""
+
+        def one(problem: Problem, law: Law) -> tuple[np.ndarray, np.ndarray]:
+            plugged = self.predict(full, np.where(problem.keep > 0, self.x, plug))
+            return self._cross_fit(problem, law)[1], plugged
+
+        return _threads(one, problems, laws)
+
+
+def draw(rng: np.random.Generator, chance: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """`size` different rows, row i with probability proportional to chance_i (at most 1), and those probabilities.
+
+    >>> rows, inclusion = draw(np.random.default_rng(0), np.array([5.0, 1.0, 1.0, 1.0]), 2)
+    >>> rows[0], float(inclusion[0])
+    (np.int64(0), 1.0)
+    """
+    if size >= len(chance):
+        return np.arange(len(chance)), np.ones(len(chance))
+    certain = np.zeros(len(chance), bool)
+    while True:
+        left = size - certain.sum()
+        inclusion = np.where(certain, 1.0, left * chance / chance[~certain].sum())
+        if not (inclusion > 1).any():
+            break
+        certain |= inclusion >= 1
+    edges = np.cumsum(inclusion)
+    rows = np.searchsorted(edges, (rng.random() + np.arange(size)) * (edges[-1] / size) * (1 - 1e-12))
+    return rows, inclusion[rows]
+
+
+def _threads(function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(function, *arguments))

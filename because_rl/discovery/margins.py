@@ -1,0 +1,115 @@
+"""Transitions made ready for regression: margins scaled, rows in a canonical order, folds of whole episodes.
+
+Everything random downstream (folds, kernel centres) is drawn on the canonical order, so the answer does not
+depend on the order in which rows or factors arrive, nor on the units of continuous columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from because_rl.discovery.independence import Variables
+from because_rl.factors import Factor
+from because_rl.rng import stream
+
+class Target(NamedTuple):
+    """One target factor: its own input (or None), its values and their change since the last step.
+
+    Given its own last value, a target and its change say the same, so tests of all other inputs look at the
+    change: the last value would else rule the regression, and with it the metric. Columns that do not vary
+    are left out.
+    """
+
+    factor: Factor
+    own: int | None
+    level: np.ndarray
+    change: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows sorted by fold; inputs and targets sorted by name (`inputs[k]` came at place `input_place[k]`)."""
+
+    inputs: tuple[Factor, ...]
+    columns: tuple[np.ndarray, ...]
+    """of each input in x, without those that do not vary"""
+    x: np.ndarray
+    """(n, p)"""
+    targets: tuple[Target, ...]
+    input_place: np.ndarray
+    target_place: np.ndarray
+    starts: np.ndarray
+    """the first row of each episode"""
+    folds: tuple[slice, ...]
+
+
+def margin(column: np.ndarray) -> np.ndarray | None:
+    """Centre and scale to variance 1; None when the column is constant.
+
+    >>> margin(np.array([1.0, 1.0, 4.0])).round(3).tolist()
+    [-0.707, -0.707, 1.414]
+    """
+    low, high = column.min(), column.max()
+    if high - low <= 1e-12 * max(abs(low), abs(high)):
+        return None
+    unit = (column - low) / (high - low)  # so that nothing over- or underflows
+    return (unit - unit.mean()) / unit.std()
+
+
+def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
+    input_place, inputs = _by_name(variables.inputs)
+    target_place, targets = _by_name(variables.targets)
+    raw_x = [np.asarray(variables.x[k], np.float64) for k in input_place]
+    raw_y = [np.asarray(variables.y[k], np.float64) for k in target_place]
+    order, starts, slices = _canonical(np.hstack(raw_x + raw_y), variables.episode, folds, seed)
+    raw_x, raw_y = [a[order] for a in raw_x], [a[order] for a in raw_y]
+
+    blocks = [_scaled(a, f) for a, f in zip(raw_x, inputs, strict=True)]
+    ends = np.cumsum([0] + [b.shape[1] for b in blocks])
+    out = []
+    for factor, y in zip(targets, raw_y, strict=True):
+        own = next((k for k, f in enumerate(inputs) if f.name == factor.name and f.width == factor.width), None)
+        change = None if own is None else _scaled(y - raw_x[own], factor, np.ptp(y, axis=0))
+        out.append(Target(factor, own, _scaled(y, factor), change))
+    columns = tuple(np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True))
+    return Prepared(inputs, columns, np.hstack(blocks), tuple(out), input_place, target_place, starts, slices)
+
+
+def _by_name(factors: tuple[Factor, ...]) -> tuple[np.ndarray, tuple[Factor, ...]]:
+    place = np.array(sorted(range(len(factors)), key=lambda k: factors[k].name))
+    return place, tuple(factors[k] for k in place)
+
+
+def _scaled(values: np.ndarray, factor: Factor, scale: np.ndarray | None = None) -> np.ndarray:
+    """The columns that vary (by more than rounding, where `scale` is their natural size)."""
+    columns = [margin(column) for column in values.T]
+    if scale is not None:
+        columns = [c if np.ptp(v) > 1e-9 * s else None for c, v, s in zip(columns, values.T, scale, strict=True)]
+    kept = [column for column in columns if column is not None]
+    return np.stack(kept, 1) if kept else np.zeros((len(values), 0))
+
+
+def _canonical(
+    columns: np.ndarray, episode: np.ndarray, folds: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, tuple[slice, ...]]:
+    """The order of rows (by fold, then episode, then content), where episodes start, and the folds.
+
+    Content is compared by ranks folded at the median: neither units nor signs of the columns matter.
+    """
+    n = len(episode)
+    folded = np.abs(2 * rankdata(columns, axis=0) - (n + 1))
+    by_content = np.lexsort(folded.T[::-1])
+    _, first, label = np.unique(episode[by_content], return_index=True, return_inverse=True)
+    label = np.argsort(np.argsort(first))[label]  # episodes numbered by their first row
+    count = np.bincount(label)
+    # Whole episodes in random order, cut where the running total of rows says.
+    shuffled = stream(seed, "discovery", "folds").permutation(len(count))
+    rank = np.argsort(shuffled)
+    starts = np.r_[0, np.cumsum(count[shuffled])]
+    cuts = starts[[int(np.argmin(np.abs(starts - n * k / folds))) for k in range(folds + 1)]]
+    order = by_content[np.argsort(rank[label], kind="stable")]
+    return order, starts[:-1], tuple(slice(int(a), int(b)) for a, b in zip(cuts[:-1], cuts[1:], strict=True))

@@ -1,0 +1,162 @@
+"""From evidence to a causal mask: which inputs each next-state factor may listen to.
+
+The rule keeps an edge when p < threshold (the paper's appendix states the opposite by a slip). A missed
+edge costs more than a spurious one, so an edge that the data cannot test is kept, and said to be
+untestable. What the user knows (forced and forbidden edges) always stands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from because_rl.discovery.independence import Evidence, IndependenceTest, Variables
+from because_rl.errors import BecauseError
+from because_rl.graph import Edge, Graph
+
+STATUSES = ("edge", "no edge", "untestable", "forced", "forbidden")
+KEPT = ("edge", "untestable", "forced")
+
+THRESHOLDS = {"lift": 1e-8, "unlock": 1e-4, "crash": 1e-6}
+"""The paper's p-value thresholds, by world."""
+
+
+@dataclass(frozen=True)
+class CausalMask:
+    """The verdict on every possible edge, inputs x targets."""
+
+    inputs: tuple[str, ...]
+    targets: tuple[str, ...]
+    p: np.ndarray
+    statistic: np.ndarray
+    effect: np.ndarray
+    status: np.ndarray
+    """of str, each one of STATUSES"""
+    weight: np.ndarray
+    """in [0, 1]: 1 or 0 for one test on all data, the stability of the edge for M-bar"""
+    why: dict[Edge, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """Boolean: the edges that are kept."""
+        return np.isin(self.status, KEPT)
+
+    @property
+    def graph(self) -> Graph:
+        kept = self.matrix
+        edges = ((i, j) for a, i in enumerate(self.inputs) for b, j in enumerate(self.targets) if kept[a, b])
+        return Graph(self.inputs, self.targets, frozenset(edges))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per possible edge."""
+        return [
+            {
+                "from": source,
+                "to": target,
+                "status": str(self.status[i, j]),
+                "p": float(self.p[i, j]),
+                "effect": float(self.effect[i, j]),
+                "weight": float(self.weight[i, j]),
+                "statistic": float(self.statistic[i, j]),
+                **({"why": self.why[source, target]} if (source, target) in self.why else {}),
+            }
+            for j, target in enumerate(self.targets)
+            for i, source in enumerate(self.inputs)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "inputs": list(self.inputs),
+            "targets": list(self.targets),
+            "edges": self.rows(),
+            "settings": self.settings,
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> CausalMask:
+        inputs, targets = tuple(value["inputs"]), tuple(value["targets"])
+        place = {(i, j): (a, b) for a, i in enumerate(inputs) for b, j in enumerate(targets)}
+        numbers = {name: np.zeros((len(inputs), len(targets))) for name in ("p", "statistic", "effect", "weight")}
+        status, why = np.full((len(inputs), len(targets)), "no edge", "U10"), {}
+        for row in value["edges"]:
+            cell = place[row["from"], row["to"]]
+            for name, array in numbers.items():
+                array[cell] = row[name]
+            status[cell] = row["status"]
+            if "why" in row:
+                why[row["from"], row["to"]] = row["why"]
+        return cls(inputs, targets, status=status, why=why, settings=dict(value["settings"]), **numbers)
+
+    def __str__(self) -> str:
+        return json.dumps({target: list(self.graph.parents(target)) for target in self.targets}, indent=1)
+
+
+def benjamini_yekutieli(p: np.ndarray) -> np.ndarray:
+    """Adjusted p-values that control the false discovery rate under any dependence.
+
+    p_(k) m c(m) / k made monotone from the largest down, with c(m) = sum 1/i.
+
+    >>> benjamini_yekutieli(np.array([0.01, 0.04])).round(4).tolist()
+    [0.03, 0.06]
+    """
+    flat = p.reshape(-1)
+    order = np.argsort(flat)
+    m = len(flat)
+    scaled = flat[order] * m * (1.0 / np.arange(1, m + 1)).sum() / np.arange(1, m + 1)
+    adjusted = np.empty(m)
+    adjusted[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
+    return adjusted.reshape(p.shape)
+
+
+def decide(
+    variables: Variables,
+    evidence: Evidence,
+    test: IndependenceTest,
+    threshold: float,
+    *,
+    fdr: bool = False,
+    force: Iterable[Edge] = (),
+    forbid: Iterable[Edge] = (),
+    self_edges: bool = True,
+) -> CausalMask:
+    """The mask that this evidence supports."""
+    inputs = tuple(f.name for f in variables.inputs)
+    targets = tuple(f.name for f in variables.targets)
+    forced, forbidden = _known(force, inputs, targets), _known(forbid, inputs, targets)
+    if both := sorted(set(forced) & set(forbidden)):
+        raise BecauseError(
+            f"Edge {both[0][0]} -> {both[0][1]} is both forced and forbidden.", need="one of the two.", fix="drop one."
+        )
+    if not 0 < threshold < 1:
+        raise BecauseError(f"Got threshold {threshold}.", need="a p-value between 0 and 1.", fix="try 0.0001.")
+    p = benjamini_yekutieli(evidence.p) if fdr else evidence.p
+    significant = (p < threshold) & (evidence.effect >= test.least_effect)
+    status = np.where(significant, "edge", "no edge").astype("U10")
+    status[evidence.untestable] = "untestable"
+    if self_edges:
+        forced += [(name, name) for name in targets if (name, name) not in forbidden]
+    for edges, verdict in ((forced, "forced"), (forbidden, "forbidden")):
+        for source, target in edges:
+            status[inputs.index(source), targets.index(target)] = verdict
+    settings = test.settings() | {"threshold": threshold, "fdr": fdr, "n": len(variables)}
+    weight = np.isin(status, KEPT).astype(float)
+    return CausalMask(
+        inputs, targets, p, evidence.statistic, evidence.effect, status, weight, dict(evidence.why), settings
+    )
+
+
+def _known(edges: Iterable[Edge], inputs: tuple[str, ...], targets: tuple[str, ...]) -> list[Edge]:
+    known = list(edges)
+    for source, target in known:
+        if source not in inputs or target not in targets:
+            raise BecauseError(
+                f"Edge {source!r} -> {target!r} is unknown.",
+                need=f"a cause among {', '.join(inputs)} and an effect among {', '.join(targets)}.",
+                fix="correct the name.",
+            )
+    return known
