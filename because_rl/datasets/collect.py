@@ -27,6 +27,7 @@ from minari.dataset.minari_storage import MinariStorage
 from because_rl.datasets.home import dataset_path
 from because_rl.datasets.recipe import Recipe
 from because_rl.datasets.validate import CHECKSUMS, episode_sha256
+from because_rl.envs.batch import BatchEnv
 from because_rl.envs.tasks import make_batch, world_class
 from because_rl.errors import BecauseError
 from because_rl.intervals import wilson
@@ -43,10 +44,10 @@ Progress = Callable[[int, int], None]
 Episode = dict[str, np.ndarray]
 
 
-def rollout(recipe: Recipe, episodes: range, *, simulator: bool = False) -> list[Episode]:
-    """Episodes of the recipe, whichever engine steps them and whichever others share the batch."""
+def rollout(recipe: Recipe, episodes: range, batch: BatchEnv | None = None) -> list[Episode]:
+    """Episodes of the recipe, whichever engine (`batch`) steps them and whichever others share it."""
     seeds = [recipe.episode_seed(e) for e in episodes]
-    batch = make_batch(recipe.world, "I", recipe.spurious, simulator=simulator)
+    batch = batch or make_batch(recipe.world, "I", recipe.spurious)
     behaviour = recipe.make_behaviour()
     observation = batch.reset(seeds)
     behaviour.reset(batch, seeds)
@@ -64,7 +65,6 @@ def rollout(recipe: Recipe, episodes: range, *, simulator: bool = False) -> list
     state, action, reward = np.stack(states, 1), np.stack(actions, 1), np.stack(rewards, 1)
     dtype = batch.action_space.dtype
     terminated = batch.terminated
-    batch.close()
     return [
         {
             "seed": np.array(seeds[n]),
@@ -81,7 +81,9 @@ def rollout(recipe: Recipe, episodes: range, *, simulator: bool = False) -> list
 
 
 def _write_chunk(recipe: Recipe, episodes: range, path: Path, simulator: bool) -> int:
-    rolled = rollout(recipe, episodes, simulator=simulator)
+    batch = make_batch(recipe.world, "I", recipe.spurious, simulator=simulator)
+    rolled = rollout(recipe, episodes, batch)
+    batch.close()
     write_arrays(path, {f"{n}:{name}": value for n, episode in enumerate(rolled) for name, value in episode.items()})
     return len(rolled)
 

@@ -32,11 +32,14 @@ CAUTION = 10.0
 
 
 def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
-    """(n, r) estimated hidden causes, each of variance 1; r is 0 where none is found."""
+    """(n, r) estimates of hidden causes, each of variance 1; r is 0 where none is found.
+
+    One from all targets together, and one from each target that is shifted, whose errors are its own.
+    """
     none = np.zeros((len(data.x), 0))
-    starts = data.starts
     targets = {t.factor.name: t.level if t.change is None else t.change for t in data.targets}
     targets = {name: values for name, values in targets.items() if values.shape[1]}
+    starts = data.starts
     if 2 * len(starts) > len(data.x) or not targets:
         return none
 
@@ -48,18 +51,19 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
     problems = [engine.problem(name, values, np.ones(data.x.shape[1])) for name, values in targets.items()]
     laws = [law._replace(ridge=CAUTION * law.ridge) for law in engine.learn(problems)]
     answers = engine.cross_fit(problems, laws, within)
-    found = leading(np.hstack([p.target - guess for p, (_, guess) in zip(problems, answers, strict=True)]), starts)
+    residuals = [p.target - guess for p, (_, guess) in zip(problems, answers, strict=True)]
+    found = leading(np.hstack(residuals), starts, most=MOST)
     for _ in range(PASSES):
         if not found.shape[1]:
-            break
+            return none
         x = np.hstack([data.x, found])
         engine = Engine(x, data.folds, budget, seed)
         problems = [engine.problem(name, values, np.ones(x.shape[1])) for name, values in targets.items()]
         answers = engine.cross_fit(problems, engine.learn(problems))
         x = np.hstack([data.x, np.zeros_like(found)])
         residuals = [p.target - engine.predict(fit, x) for p, (fit, _) in zip(problems, answers, strict=True)]
-        found = leading(np.hstack(residuals), starts)
-    return found
+        found = leading(np.hstack(residuals), starts, most=MOST)
+    return np.hstack([found[:, :1]] + [leading(r, starts, most=1) for r in residuals])
 
 
 def _within(rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -68,7 +72,7 @@ def _within(rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return rows - np.repeat(np.add.reduceat(rows, starts) / length[:, None], length, axis=0)
 
 
-def leading(residual: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def leading(residual: np.ndarray, starts: np.ndarray, most: int) -> np.ndarray:
     """(n, r): the mean residual of the other steps along the directions that are constant in episodes."""
     length = np.diff(np.r_[starts, len(residual)])
     scale = np.sqrt((residual**2).mean(0))
@@ -76,7 +80,7 @@ def leading(residual: np.ndarray, starts: np.ndarray) -> np.ndarray:
     total = np.add.reduceat(r, starts)
     between = (total.T @ total - r.T @ r) / max((length * (length - 1.0)).sum(), 1)
     values, vectors = np.linalg.eigh(between)
-    values, vectors = values[::-1][:MOST], vectors[:, ::-1][:, :MOST]
+    values, vectors = values[::-1][:most], vectors[:, ::-1][:, :most]
     variance = ((r @ vectors) ** 2).mean(0)
     vectors = vectors[:, values > LEAST_SHARE * np.maximum(variance, 1e-12)]
     # As in factor analysis, a column counts by the inverse of what is its own.

@@ -154,11 +154,11 @@ class GTest(IndependenceTest):
         p, z, effect = np.ones(shape), np.zeros(shape), np.zeros(shape)
         untestable, why = np.zeros(shape, bool), {}
         for j, (target, columns) in enumerate(zip(variables.targets, variables.y, strict=True)):
-            y, own = levels(columns), names.index(target.name)
-            search = _Search(x, y, own, stream(seed, "gtest", target.name), self)
+            own = names.index(target.name) if target.name in names else None
+            search = _Search(x, levels(columns), own, stream(seed, "gtest", target.name), self)
             for i, result in enumerate(search.results()):
                 p[i, j], z[i, j], effect[i, j] = result.p, result.z, result.effect
-            changed = (variables.x[own] != columns).any(1)
+            changed = np.ones(len(columns), bool) if own is None else (variables.x[own] != columns).any(1)
             for i in search.outside():
                 if reason := _blind(x, i, search.blanket, changed):
                     untestable[i, j], why[names[i], target.name] = True, reason
@@ -169,11 +169,12 @@ class GTest(IndependenceTest):
 
 
 class _Search:
-    """Grow-shrink for one target. `blanket` always holds the target's own past."""
+    """Grow-shrink for one target. `blanket` always holds the target's own past, where that is an input."""
 
-    def __init__(self, x: list[np.ndarray], y: np.ndarray, own: int, rng: np.random.Generator, test: GTest):
-        self.x, self.y, self.own, self.rng, self.test = x, y, own, rng, test
-        self.blanket = {own}
+    def __init__(self, x: list[np.ndarray], y: np.ndarray, own: int | None, rng: np.random.Generator, test: GTest):
+        self.x, self.y, self.rng, self.test = x, y, rng, test
+        self.past = set() if own is None else {own}
+        self.blanket = set(self.past)
         self.faint: set[int] = set()
         """members that explain what is left, in too few rows to reach alpha"""
         self._grow()
@@ -211,7 +212,7 @@ class _Search:
             self.blanket.add(best)
 
     def _shrink(self) -> None:
-        while members := self.blanket - {self.own}:
+        while members := self.blanket - self.past:
             weakest, i = max(
                 ((self.pair(i, self.blanket, self.test.permutations), i) for i in members),
                 key=lambda result: (result[0].p, -result[0].z),
@@ -244,9 +245,9 @@ def _blind(x: list[np.ndarray], i: int, blanket: set[int], changed: np.ndarray) 
     """
     if len(np.unique(x[i])) == 1:
         return "it never varies"
-    strata = joint(*(x[k] for k in sorted(blanket)))
+    strata = joint(np.zeros(len(changed), np.int64), *(x[k] for k in sorted(blanket)))
     there = np.isin(strata, strata[changed])
-    if not there.any() or _varies(x[i], strata)[there].any():
+    if not blanket or not there.any() or _varies(x[i], strata)[there].any():
         return ""
     for k in blanket:
         near = np.isin(x[k], x[k][there])

@@ -28,6 +28,10 @@ class Target(NamedTuple):
     own: int | None
     level: np.ndarray
     change: np.ndarray | None
+    persist: np.ndarray | None = None
+    """(columns of the own input, columns of level): what the last value adds to the level"""
+    gain: np.ndarray | None = None
+    """(columns of change, columns of level): what the change adds"""
 
 
 @dataclass(frozen=True)
@@ -47,19 +51,6 @@ class Prepared:
     folds: tuple[slice, ...]
 
 
-def margin(column: np.ndarray) -> np.ndarray | None:
-    """Centre and scale to variance 1; None when the column is constant.
-
-    >>> margin(np.array([1.0, 1.0, 4.0])).round(3).tolist()
-    [-0.707, -0.707, 1.414]
-    """
-    low, high = column.min(), column.max()
-    if high - low <= 1e-12 * max(abs(low), abs(high)):
-        return None
-    unit = (column - low) / (high - low)  # so that nothing over- or underflows
-    return (unit - unit.mean()) / unit.std()
-
-
 def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
     input_place, inputs = _by_name(variables.inputs)
     target_place, targets = _by_name(variables.targets)
@@ -68,13 +59,21 @@ def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
     order, starts, slices = _canonical(np.hstack(raw_x + raw_y), variables.episode, folds, seed)
     raw_x, raw_y = [a[order] for a in raw_x], [a[order] for a in raw_y]
 
-    blocks = [_scaled(a, f) for a, f in zip(raw_x, inputs, strict=True)]
+    blocks = [_scaled(a) for a in raw_x]
     ends = np.cumsum([0] + [b.shape[1] for b in blocks])
     out = []
     for factor, y in zip(targets, raw_y, strict=True):
         own = next((k for k, f in enumerate(inputs) if f.name == factor.name and f.width == factor.width), None)
-        change = None if own is None else _scaled(y - raw_x[own], factor, np.ptp(y, axis=0))
-        out.append(Target(factor, own, _scaled(y, factor), change))
+        if own is None:
+            out.append(Target(factor, None, _scaled(y), None))
+            continue
+        difference = y - raw_x[own]
+        difference[:, np.ptp(difference, axis=0) <= 1e-9 * np.ptp(y, axis=0)] = 0  # rounding
+        varies, moves, changes = (np.ptp(a, axis=0) > 0 for a in (y, raw_x[own], difference))
+        size = 1 / np.where(varies, y.std(0), 1)
+        persist = np.diag(raw_x[own].std(0) * size)[np.ix_(moves, varies)]
+        gain = np.diag(difference.std(0) * size)[np.ix_(changes, varies)]
+        out.append(Target(factor, own, _scaled(y), _scaled(difference), persist, gain))
     columns = tuple(np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True))
     return Prepared(inputs, columns, np.hstack(blocks), tuple(out), input_place, target_place, starts, slices)
 
@@ -84,13 +83,12 @@ def _by_name(factors: tuple[Factor, ...]) -> tuple[np.ndarray, tuple[Factor, ...
     return place, tuple(factors[k] for k in place)
 
 
-def _scaled(values: np.ndarray, factor: Factor, scale: np.ndarray | None = None) -> np.ndarray:
-    """The columns that vary (by more than rounding, where `scale` is their natural size)."""
-    columns = [margin(column) for column in values.T]
-    if scale is not None:
-        columns = [c if np.ptp(v) > 1e-9 * s else None for c, v, s in zip(columns, values.T, scale, strict=True)]
-    kept = [column for column in columns if column is not None]
-    return np.stack(kept, 1) if kept else np.zeros((len(values), 0))
+def _scaled(values: np.ndarray) -> np.ndarray:
+    """The columns that vary, each centred and scaled to variance 1."""
+    varies = np.ptp(values, axis=0) > 0
+    values = values[:, varies] - values[:, varies].mean(0)
+    values = values / np.abs(values).max(0, initial=1e-300)  # so that nothing over- or underflows
+    return values / values.std(0)
 
 
 def _canonical(

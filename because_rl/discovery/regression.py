@@ -48,7 +48,7 @@ class Centres(NamedTuple):
 
 
 class Law(NamedTuple):
-    """A learned metric, its penalty, and the share of held-out variance left unexplained."""
+    """A learned unit metric, its penalty, and the share of held-out variance left unexplained."""
 
     metric: Array
     ridge: Array
@@ -77,13 +77,18 @@ def kernel(a: Array, b: Array) -> Array:
     return np.reciprocal(distance, out=distance) if xp is np else 1 / distance
 
 
+def unit(metric: Array, spread: Array) -> Array:
+    """Scaled so that the mean squared distance of two rows is 1 (not to trace 1: collinear inputs have huge
+    slopes along directions in which the data hardly spread)."""
+    return metric / _positive(2 * metric.__array_namespace__().trace(metric @ spread))
+
+
 def root_of(metric: Array, keep: Array, spread: Array) -> Array:
-    """R with R R' = the metric on the kept columns, scaled so that the mean squared distance is 1."""
+    """R with R R' = the unit metric on the kept columns, a little of it spread over all of them."""
     xp = metric.__array_namespace__()
-    mask = keep[:, None] * keep[None, :]
-    metric = (1 - FLOOR) * metric * mask / _positive(xp.trace(metric * mask))
-    metric = metric + FLOOR * xp.diag(keep) / _positive(keep.sum())
-    values, vectors = xp.linalg.eigh(metric / _positive(2 * xp.trace(metric @ spread)))
+    metric = unit(metric * (keep[:, None] * keep[None, :]), spread)
+    metric = unit((1 - FLOOR) * metric + FLOOR * unit(xp.diag(keep), spread), spread)
+    values, vectors = xp.linalg.eigh(metric)
     return vectors * xp.sqrt(xp.maximum(values, xp.zeros_like(values)))[None, :]
 
 
@@ -155,7 +160,7 @@ def learn(rows: Rows, target: Sequence[Array], keep: Array, centres: Centres, sp
     scale = _positive(power.sum(0))
     ridges = xp.asarray(RIDGES, dtype=spread.dtype)
     near, everywhere = xp.asarray([-1, 0, 1]), xp.ones(1 + points.shape[1] + len(points), dtype=spread.dtype)
-    metric, laws = xp.diag(keep), []
+    metric, laws = unit(xp.diag(keep), spread), []
     for step in range(STEPS + 1):
         root = root_of(metric, keep, spread)
         gram, cross = _moments(_all_features(rows, keep, points, root), target)
@@ -176,7 +181,7 @@ def learn(rows: Rows, target: Sequence[Array], keep: Array, centres: Centres, sp
         if step < STEPS:
             count = _count(rows).sum()
             c = _solve(gram.sum(0) / count, cross.sum(0) / count, penalty, ridges[best], everywhere)
-            metric = _gradient_products(rows, c / xp.sqrt(scale)[None], keep, points, root)
+            metric = unit(_gradient_products(rows, c / xp.sqrt(scale)[None], keep, points, root), spread)
     least = xp.stack([law.error for law in laws]).argmin()
     return Law(*(xp.stack(values)[least] for values in zip(*laws, strict=True)))
 

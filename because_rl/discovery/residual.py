@@ -12,6 +12,7 @@ from because_rl.discovery.confounder import hidden_causes
 from because_rl.discovery.engine import Budget, Engine
 from because_rl.discovery.independence import Evidence, IndependenceTest, Variables
 from because_rl.discovery.margins import Prepared, prepare
+from because_rl.discovery.regression import Law
 
 COVARIANCE_SHARE = 0.9
 """Of the level, for the covariance test; the rest is for the projected one."""
@@ -48,11 +49,7 @@ class ResidualTest(IndependenceTest):
         found = [np.full(shape, default) for default in (1.0, 0.0, 0.0)]
         untestable, why = np.zeros(shape, bool), {}
         for j, target in enumerate(data.targets):
-            change = target.level if target.change is None else target.change
-            others = [i for i in range(shape[0]) if i != target.own]
-            _against(engine, data, sources, f"change of {target.factor.name}", change, others, j, found)
-            if target.own is not None:
-                _against(engine, data, sources, f"level of {target.factor.name}", target.level, [target.own], j, found)
+            _against(engine, data, sources, j, found)
         out = [np.empty_like(a) for a in (*found, untestable)]
         for to, a in zip(out, (*found, untestable), strict=True):
             to[np.ix_(data.input_place, data.target_place)] = a
@@ -63,7 +60,7 @@ class _Sources(NamedTuple):
     """Of each input: its metric, what to project out of residuals, and its own residual."""
 
     keep: list[np.ndarray]
-    metric: list[np.ndarray]
+    law: list[Law]
     basis: list[_Basis]
     residual: list[np.ndarray]
     plug: np.ndarray
@@ -88,40 +85,57 @@ def _sources(data: Prepared, engine: Engine) -> _Sources:
         plug[:, columns] = guess
     bases = [_Basis(x[:, keep > 0], guess) for keep, guess in zip(keeps, guesses, strict=True)]
     residuals = [b.remove(p.target - g) for b, p, g in zip(bases, problems, guesses, strict=True)]
-    return _Sources(keeps, [_unit(law.metric) for law in laws], bases, residuals, plug)
+    return _Sources(keeps, laws, bases, residuals, plug)
 
 
-def _against(
-    engine: Engine,
+def _against(engine: Engine, data: Prepared, sources: _Sources, j: int, found: list[np.ndarray]) -> None:
+    """Test every input against target j."""
+    target = data.targets[j]
+    y = target.level if target.change is None else target.change
+    others = [i for i in range(len(data.inputs)) if i != target.own]
+    if y.shape[1]:
+        problem = engine.problem(f"target {target.factor.name}", y, np.ones(engine.x.shape[1]))
+        law = engine.learn([problem])[0]
+        fit, full = engine.cross_fit([problem], [law])[0]
+        problems = [problem._replace(keep=sources.keep[i]) for i in others]
+        laws = [law._replace(metric=law.metric + BORROW * sources.law[i].metric) for i in others]
+        for i, (reduced, plugged) in zip(others, engine.reduce(problems, laws, fit, sources.plug), strict=True):
+            _compare(data, sources, i, j, y, full, reduced, plugged, found)
+    if target.own is not None and target.level.shape[1]:
+        # The last value cannot be told from the change, so here the level is tested, predicted as last value + change.
+        i, columns = target.own, data.columns[target.own]
+        law_of_own = sources.law[i]
+        level = engine.problem(f"level {target.factor.name}", target.level, sources.keep[i])
+        full_level = engine.x[:, columns] @ target.persist
+        plugged_level = sources.plug[:, columns] @ target.persist
+        metric = sources.law[i].metric
+        if y.shape[1]:
+            plugged = engine.predict(fit, np.where(sources.keep[i] > 0, engine.x, sources.plug))
+            full_level, plugged_level = full_level + full @ target.gain, plugged_level + plugged @ target.gain
+            metric = metric + law.metric
+        reduced = engine.cross_fit([level], [law_of_own._replace(metric=metric)])[0][1]
+        _compare(data, sources, i, j, target.level, full_level, reduced, plugged_level, found)
+
+
+def _compare(
     data: Prepared,
     sources: _Sources,
-    name: str,
-    y: np.ndarray,
-    inputs: list[int],
+    i: int,
     j: int,
+    y: np.ndarray,
+    full: np.ndarray,
+    reduced: np.ndarray,
+    plugged: np.ndarray,
     found: list[np.ndarray],
 ) -> None:
-    if not y.shape[1] or not inputs:
-        return
-    problem = engine.problem(name, y, np.ones(engine.x.shape[1]))
-    law = engine.learn([problem])[0]
-    fit, full = engine.cross_fit([problem], [law])[0]
-    problems = [problem._replace(keep=sources.keep[i]) for i in inputs]
-    laws = [law._replace(metric=_unit(law.metric) + BORROW * sources.metric[i]) for i in inputs]
-    error = ((y - full) ** 2).mean(0)
     pvalue, statistic, effect = found
-    for i, (reduced, plugged) in zip(inputs, engine.reduce(problems, laws, fit, sources.plug), strict=True):
-        ry = y - reduced
-        t, p_covariance = _covariance(sources.residual[i], ry, data.starts)
-        z, p_projected = _projected(sources.basis[i].remove(full - plugged), ry, data.starts, data.folds)
-        pvalue[i, j] = min(1.0, p_covariance / COVARIANCE_SHARE, p_projected / (1 - COVARIANCE_SHARE))
-        statistic[i, j] = max(abs(t), z)
-        without = np.minimum((ry**2).mean(0), ((y - plugged) ** 2).mean(0))
-        effect[i, j] = np.clip((without - error) / (without + SMALL), 0, 1).max()
-
-
-def _unit(metric: np.ndarray) -> np.ndarray:
-    return metric / max(np.trace(metric), 1e-12)
+    ry, error = y - reduced, ((y - full) ** 2).mean(0)
+    t, p_covariance = _covariance(sources.residual[i], ry, data.starts)
+    z, p_projected = _projected(sources.basis[i].remove(full - plugged), ry, data.starts, data.folds)
+    pvalue[i, j] = min(1.0, p_covariance / COVARIANCE_SHARE, p_projected / (1 - COVARIANCE_SHARE))
+    statistic[i, j] = max(abs(t), z)
+    without = np.minimum((ry**2).mean(0), ((y - plugged) ** 2).mean(0))
+    effect[i, j] = np.clip((without - error) / (without + SMALL), 0, 1).max()
 
 
 class _Basis:

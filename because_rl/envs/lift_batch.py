@@ -3,7 +3,7 @@
 A world is one row of MuJoCo's *integration state* (positions, velocities, solver warm start, ...),
 which determines the future exactly; stepping it means loading the row into one of a few `MjData`,
 running the 25 physics steps of a control step, and saving the row. So memory does not grow with the
-number of worlds beyond 230 numbers each, and the result does not depend on which thread did the work.
+number of worlds beyond 241 numbers each, and the result does not depend on which thread did the work.
 A test holds it against robosuite's own ``step``.
 """
 

@@ -82,6 +82,15 @@ def heavy(rng: np.random.Generator, n: int) -> Sample:
     return z @ a + rng.standard_t(2, n), z @ b + rng.standard_t(2, n), z
 
 
+def categorical(rng: np.random.Generator, n: int) -> Sample:
+    """As in Unlock: where an agent goes depends on its cell and its move, x on its cell alone; strata are uneven."""
+    cell, move = np.minimum(rng.geometric(0.12, n), 24) - 1, rng.integers(0, 4, n)
+    slip = rng.random(n) < 0.15
+    y = np.where(slip, cell, (cell + np.array([1, -1, 6, -6])[move]) % 24)
+    x = (cell + rng.integers(0, 3, n)) % 6
+    return np.eye(6)[x], np.eye(24)[y], np.hstack([np.eye(24)[cell], np.eye(4)[move]])
+
+
 CASES: dict[str, Case] = {
     **{f"linear-{d}-{n}": Case(linear(d), n, True) for n in (500, 1000) for d in (0, 1, 5, 18)},
     "nonlinear-1000": Case(nonlinear(), 1000, True),
@@ -89,6 +98,7 @@ CASES: dict[str, Case] = {
     "heteroscedastic-1000": Case(heteroscedastic, 1000, True),
     "binary-1000": Case(binary, 1000, True),
     "heavy-1000": Case(heavy, 1000, True),
+    "categorical-2800": Case(categorical, 2800, True),
     "effect-1000": Case(nonlinear(lambda x, z: 0.5 * x), 1000, False),
     "effect-4000": Case(nonlinear(lambda x, z: 0.5 * x), 4000, False),
     "interaction-4000": Case(nonlinear(lambda x, z: 0.5 * x * z[:, 4]), 4000, False),
@@ -168,7 +178,7 @@ def _row(name: str, case: str, found: dict[str, list[float]], replications: int)
     row: dict[str, Any] = {"test": name, "case": case, "n": CASES[case].n, "null": CASES[case].null}
     for level in LEVELS:
         low, high = wilson(float((p < level).mean()), len(p))
-        row[f"{level:g}"] = {"rate": float((p < level).mean()), "low95": low, "high95": high}
+        row[f"{level:g}"] = {"rate": float((p < level).mean()), "low95": float(low), "high95": float(high)}
     return row | {"seconds": float(np.median(found["seconds"][:replications])), "smallest_p": float(p.min())}
 
 

@@ -65,8 +65,11 @@ def speed(report: Report) -> dict[str, Any]:
 
 
 def _successes(recipe: Recipe, episodes: int, group: int, simulator: bool) -> np.ndarray:
+    batch = make_batch(recipe.world, "I", recipe.spurious, simulator=simulator)
     groups = [range(start, min(start + group, episodes)) for start in range(0, episodes, group)]
-    return np.array([e["terminated"][-1] for g in groups for e in rollout(recipe, g, simulator=simulator)])
+    success = [bool(e["terminated"][-1]) for g in groups for e in rollout(recipe, g, batch)]
+    batch.close()
+    return np.array(success)
 
 
 def agreement(episodes: int, many: int, report: Report) -> dict[str, Any]:
@@ -76,7 +79,7 @@ def agreement(episodes: int, many: int, report: Report) -> dict[str, Any]:
     for n, recipe in enumerate(recipes):
         report(n, len(recipes))
         fast = _successes(recipe, many, FAST_SIZE[recipe.world], simulator=False)
-        real = _successes(recipe, episodes, 5 if recipe.world == "lift" else 50, simulator=True)
+        real = _successes(recipe, episodes, REAL_SIZE[recipe.world], simulator=True)
         low, high = wilson(float(fast.mean()), len(fast))
         rows.append(
             {

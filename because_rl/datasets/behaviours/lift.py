@@ -69,4 +69,9 @@ class LiftBehaviour(Behaviour):
         return action.astype(np.float32)
 
     def settings(self) -> dict[str, float | str]:
-        return {"policy": f"lift {self.level}", "spread": self.spread, "hold": self.hold}
+        policy = {
+            "expert": "over the cube, down, close, up",
+            "medium": "u_pi random steps, then the expert",
+            "random": "the expert to the grasp, then random moves",
+        }[self.level]
+        return {"policy": policy, "gain": GAIN, "hover": HOVER, "spread": self.spread, "hold": self.hold}
