@@ -53,6 +53,13 @@ def recipe_codes(data):
     return np.asarray(data.factors.codes, np.float32)
 
 
+def test_a_relative_root_works_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    collect(Recipe.parse("unlock-expert", 5), "here")
+    assert load("because/unlock-expert-n5-v0", "here").episodes == 5
+    assert (tmp_path / "here/datasets/because/unlock-expert-n5-v0/data/main_data.hdf5").is_file()
+
+
 def test_minari_itself_can_read_it(root, monkeypatch):
     collect(Recipe.parse("unlock-expert", 20), root)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root / "datasets"))

@@ -11,7 +11,8 @@ from because_rl.errors import BecauseError
 
 def home(root: str | Path | None = None) -> Path:
     """`root` if given, else ``$BECAUSE_HOME``, else ``~/.because-rl``."""
-    return Path(root or os.environ.get("BECAUSE_HOME") or Path.home() / ".because-rl").expanduser()
+    # Absolute, since Minari misreads the size of a dataset at a relative path.
+    return Path(root or os.environ.get("BECAUSE_HOME") or Path.home() / ".because-rl").expanduser().absolute()
 
 
 def dataset_path(dataset_id: str, root: str | Path | None = None) -> Path:

@@ -21,8 +21,8 @@ class Budget:
     """How much a regression may cost; all of it is constant in n beyond `learn_rows`."""
 
     centres: int = 300
-    learn_rows: int = 5000
-    learn_centres: int = 200
+    learn_rows: int = 8000
+    learn_centres: int = 256
 
 
 class Problem(NamedTuple):
