@@ -81,17 +81,29 @@ def tasks(as_json: Json = False) -> None:
                 "dataset": task.dataset,
                 "simulator": WORLDS[task.world].simulator,
                 "horizon": world.horizon,
-                "state": factors.state_size,
-                "action": factors.action_size,
+                "state_size": factors.state_size,
+                "action_size": factors.action_size,
                 "state_factors": len(factors.state),
                 "action_factors": len(factors.action),
-                "goal": factors.goal_size,
+                "goal_size": factors.goal_size,
                 "episodes": WORLDS[task.world].episodes,
-                "paper_behaviour_success": WORLDS[task.world].paper_success[task.behaviour],
+                "paper_success": WORLDS[task.world].paper_success[task.behaviour],
             }
         )
-    numbers = tuple(key for key in rows[0] if key not in ("task", "dataset", "simulator"))
-    emit(rows, as_json, make_table("18 tasks", rows, numbers))
+    shown = [
+        {
+            "task": row["task"],
+            "simulator": row["simulator"],
+            "steps": row["horizon"],
+            "state": f"{row['state_size']} in {row['state_factors']}",
+            "action": f"{row['action_size']} in {row['action_factors']}",
+            "episodes": row["episodes"],
+            "behaviour": f"{row['paper_success']:.2f}",
+        }
+        for row in rows
+    ]
+    title = "18 tasks (columns in factors; logged episodes; success of the behaviour in the paper)"
+    emit(rows, as_json, make_table(title, shown, ("steps", "state", "action", "episodes", "behaviour")))
 
 
 @app.command(epilog="Example: because factors unlock")
@@ -323,6 +335,34 @@ def bench_behaviours(
         result = agreement(episodes, many, report)
     rows = result["rows"]
     _bench(result, output, as_json, make_table("Success of behaviours", rows, tuple(rows[0])[1:]))
+
+
+@bench.command("discovery", epilog="Example: because bench discovery --replications 200 --test residual")
+def bench_discovery(
+    replications: Annotated[int, typer.Option(help="Data sets per test and case.")] = 200,
+    test: Annotated[list[str] | None, typer.Option(help="Tests to run; repeatable [ours and installed peers].")] = None,
+    case: Annotated[list[str] | None, typer.Option(help="Cases to run; repeatable [all that fit the test].")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run goes on.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """How often independence tests reject true nulls (should be the level) and alternatives (should be 1)."""
+    from because_rl.experiments.discovery_study import study
+
+    with progress_bar("Calibrating", "data sets") as report:
+        result = study(test, case, replications, seed, keep, report, workers)
+    rows = [
+        {"test": r["test"], "case": r["case"], "true null": "yes" if r["null"] else "no"}
+        | {
+            level: f"{r[level]['rate']:.3f} [{r[level]['low95']:.3f}, {r[level]['high95']:.3f}]"
+            for level in ("0.05", "0.01")
+        }
+        | {"0.0001": f"{r['0.0001']['rate']:.3f}", "ms": round(1000 * r["seconds"], 1)}
+        for r in result["rows"]
+    ]
+    _bench(result, output, as_json, make_table("Share rejected, by level", rows, ("0.05", "0.01", "0.0001", "ms")))
 
 
 def main() -> None:

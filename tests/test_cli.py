@@ -22,7 +22,7 @@ def test_tasks_equal_the_papers_table():
     assert len(rows) == 18
     expected = {"lift": (33, 4, 15, 4, 30), "unlock": (110, 8, 4, 3, 15), "crash": (22, 8, 6, 4, 30)}
     for row in rows:
-        keys = ("state", "action", "state_factors", "action_factors", "horizon")
+        keys = ("state_size", "action_size", "state_factors", "action_factors", "horizon")
         assert tuple(row[key] for key in keys) == expected[row["task"].split("-")[0]]
     assert "unlock-O-medium" in because("tasks").stdout
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from because_rl.discovery.regression import Centres, Fit, Law, Rows, cross_fit, learn, predict
+from because_rl.discovery.regression import Centres, Fit, Law, Rows, cross_fit, held_out_error, learn, predict
 from because_rl.rng import stream
 
 Within = Callable[[int, np.ndarray], np.ndarray]
@@ -23,6 +23,8 @@ class Budget:
     centres: int = 300
     learn_rows: int = 8000
     learn_centres: int = 256
+    probe_rows: int = 3000
+    probe_centres: int = 128
 
 
 class Problem(NamedTuple):
@@ -42,7 +44,7 @@ class Engine:
     def __init__(self, x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int):
         self.x, self.folds, self.budget, self.seed = x, folds, budget, seed
         self._rows = Rows([x[f] for f in folds])
-        self._spread = np.atleast_2d(np.cov(x.T))
+        self.spread = np.atleast_2d(np.cov(x.T))
         self._fold = np.repeat(np.arange(len(folds)), [f.stop - f.start for f in folds])
 
     def problem(self, name: str, target: np.ndarray, keep: np.ndarray) -> Problem:
@@ -68,13 +70,27 @@ class Engine:
 
     def learn(self, problems: Sequence[Problem]) -> list[Law]:
         def one(problem: Problem) -> Law:
-            m = self.budget.learn_centres
-            centres = Centres(problem.centres.points[:m], problem.centres.free[:, :m])
-            rows = Rows([self.x[s] for s in problem.sample], problem.weight)
-            target = [problem.target[s] * w[:, None] for s, w in zip(problem.sample, problem.weight, strict=True)]
-            return learn(rows, target, problem.keep, centres, self._spread)
+            rows, target, centres = self._sample(problem, self.budget.learn_rows, self.budget.learn_centres)
+            return learn(rows, target, problem.keep, centres, self.spread)
 
         return _threads(one, problems)
+
+    def errors(self, problems: Sequence[Problem], laws: Sequence[Law]) -> list[np.ndarray]:
+        """Quick estimates of the share of each target column that stays unexplained."""
+
+        def one(problem: Problem, law: Law) -> np.ndarray:
+            rows, target, centres = self._sample(problem, self.budget.probe_rows, self.budget.probe_centres)
+            return held_out_error(rows, target, problem.keep, centres, self.spread, law.metric, law.ridge)
+
+        return _threads(one, problems, laws)
+
+    def _sample(self, problem: Problem, rows: int, centres: int) -> tuple[Rows, list[np.ndarray], Centres]:
+        """At most so many rows and centres of a problem, the target times the weight of its row."""
+        every = max(1, round(sum(map(len, problem.sample)) / rows))
+        sample, weight = ([a[::every] for a in part] for part in (problem.sample, problem.weight))
+        points, free = problem.centres
+        target = [problem.target[s] * w[:, None] for s, w in zip(sample, weight, strict=True)]
+        return Rows([self.x[s] for s in sample], weight), target, Centres(points[:centres], free[:, :centres])
 
     def cross_fit(
         self, problems: Sequence[Problem], laws: Sequence[Law], within: Within | None = None
@@ -85,7 +101,7 @@ class Engine:
     def _cross_fit(self, problem: Problem, law: Law, within: Within | None = None) -> tuple[Fit, np.ndarray]:
         target = [problem.target[f] for f in self.folds]
         fit, prediction = cross_fit(
-            self._rows, target, problem.keep, problem.centres, self._spread, law.metric, law.ridge, within
+            self._rows, target, problem.keep, problem.centres, self.spread, law.metric, law.ridge, within
         )
         return fit, np.concatenate(prediction)
 

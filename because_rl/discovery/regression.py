@@ -101,7 +101,7 @@ def _features(u: Array, weight: Array | None, keep: Array, points: Array, root: 
 
 
 def _all_features(rows: Rows, keep: Array, points: Array, root: Array) -> list[tuple[Array, Array]]:
-    weights = rows.weight or [None] * len(rows.u)
+    weights = [None] * len(rows.u) if rows.weight is None else rows.weight
     return [_features(u, w, keep, points, root) for u, w in zip(rows.u, weights, strict=True)]
 
 
@@ -127,8 +127,8 @@ def _penalty(points: Array, root: Array) -> Array:
 def _solve(gram: Array, cross: Array, penalty: Array, ridge: Array, free: Array) -> Array:
     """Coefficients of the features that are free; the others' are 0. Moments are means over rows."""
     xp = gram.__array_namespace__()
-    eye = xp.eye(gram.shape[-1], dtype=gram.dtype)
     both = free[..., :, None] * free[..., None, :]
+    eye = xp.eye(gram.shape[-1], dtype=gram.dtype).reshape((1,) * (gram.ndim - 2) + gram.shape[-2:])
     left = (gram + ridge * penalty) * both + eye * (1 - free + JITTER)[..., None]
     return xp.linalg.solve(left, cross * free[..., None])
 
@@ -149,34 +149,39 @@ def _held_out(rows: Rows, gram: Array, cross: Array, centres: Centres) -> tuple[
     return (gram.sum(0)[None] - gram) / others, (cross.sum(0)[None] - cross) / others, free
 
 
+def _errors(power: Array, gram: Array, cross: Array, c: Array) -> Array:
+    """Held-out squared error, summed over rows: (tried, w), from moments alone."""
+    xp = gram.__array_namespace__()
+    of_fold = [
+        p[None] - 2 * (a * b[None]).sum(1) + (a * (g[None] @ a)).sum(1)
+        for p, g, b, a in zip(power, gram, cross, c, strict=True)
+    ]
+    return xp.stack(of_fold).sum(0)
+
+
 def learn(rows: Rows, target: Sequence[Array], keep: Array, centres: Centres, spread: Array) -> Law:
     """The metric and the penalty with the least held-out error of `target` (all its columns together).
 
     `spread` is the covariance of the inputs.
     """
-    xp = spread.__array_namespace__()
-    folds, points = len(rows.u), centres.points
+    xp, points = spread.__array_namespace__(), centres.points
     power = xp.stack([(t * t).sum(0) for t in target])  # (K, w)
     scale = _positive(power.sum(0))
-    ridges = xp.asarray(RIDGES, dtype=spread.dtype)
-    near, everywhere = xp.asarray([-1, 0, 1]), xp.ones(1 + points.shape[1] + len(points), dtype=spread.dtype)
+    ridges, near = xp.asarray(RIDGES, dtype=spread.dtype), xp.asarray([-1, 0, 1])
+    tried = xp.arange(len(RIDGES))
+    everywhere = xp.ones(1 + points.shape[1] + points.shape[0], dtype=spread.dtype)
     metric, laws = unit(xp.diag(keep), spread), []
     for step in range(STEPS + 1):
         root = root_of(metric, keep, spread)
         gram, cross = _moments(_all_features(rows, keep, points, root), target)
         penalty = _penalty(points, root)
         others, others_cross, free = _held_out(rows, gram, cross, centres)
-        # The first step tries all penalties, later ones the last choice and its neighbours.
-        tried = ridges if step == 0 else ridges[xp.clip(best + near, 0, len(RIDGES) - 1)]
-        c = _solve(
-            others[:, None], others_cross[:, None], penalty[None, None], tried[None, :, None, None], free[:, None]
-        )  # (K, tried, P, w)
-        error = xp.stack(
-            [power[k] - 2 * (c[k] * cross[k][None]).sum(1) + (c[k] * (gram[k] @ c[k])).sum(1) for k in range(folds)]
-        ).sum(0)
-        error = (error / scale[None]).sum(-1)  # (tried,)
+        ridge = ridges[tried][None, :, None, None]
+        c = _solve(others[:, None], others_cross[:, None], penalty[None, None], ridge, free[:, None])
+        error = (_errors(power, gram, cross, c) / scale[None]).sum(-1)  # (tried,)
         chosen = error.argmin()
-        best = chosen if step == 0 else xp.clip(best + near, 0, len(RIDGES) - 1)[chosen]
+        best = tried[chosen]
+        tried = xp.clip(best + near, 0, len(RIDGES) - 1)  # from now on only the neighbours
         laws.append(Law(metric, ridges[best], error[chosen]))
         if step < STEPS:
             count = _count(rows).sum()
@@ -184,6 +189,19 @@ def learn(rows: Rows, target: Sequence[Array], keep: Array, centres: Centres, sp
             metric = unit(_gradient_products(rows, c / xp.sqrt(scale)[None], keep, points, root), spread)
     least = xp.stack([law.error for law in laws]).argmin()
     return Law(*(xp.stack(values)[least] for values in zip(*laws, strict=True)))
+
+
+def held_out_error(
+    rows: Rows, target: Sequence[Array], keep: Array, centres: Centres, spread: Array, metric: Array, ridge: Array
+) -> Array:
+    """(w,) the share of each target column's square that stays unexplained in held-out folds."""
+    xp = spread.__array_namespace__()
+    root = root_of(metric, keep, spread)
+    gram, cross = _moments(_all_features(rows, keep, centres.points, root), target)
+    others, others_cross, free = _held_out(rows, gram, cross, centres)
+    c = _solve(others, others_cross, _penalty(centres.points, root)[None], ridge, free)
+    power = xp.stack([(t * t).sum(0) for t in target])
+    return _errors(power, gram, cross, c[:, None])[0] / _positive(power.sum(0))
 
 
 def _gradient_products(rows: Rows, c: Array, keep: Array, points: Array, root: Array) -> Array:

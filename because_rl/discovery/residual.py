@@ -1,177 +1,189 @@
-"""The default test for continuous and mixed data: cross-fitted residuals, shared by all pairs."""
+"""The default test for continuous and mixed data: cross-fitted residuals, with regressions shared by all pairs.
+
+For input x, target y and all other inputs z,
+
+    r_x = x - E[x | z],    r_y = y - E[y | z],    H0: E[r_x r_y] = 0 and E[(f(x, z) - f(E[x|z], z)) r_y] = 0
+
+with the conditional means from `regression` (each row predicted by folds of other episodes) and the two tests
+from `covariance`, in which whole episodes are the unit of replication. Each input is regressed on the others
+once, each target on all inputs once; per pair only the linear algebra of the fit without x remains.
+
+- The target of a state factor is its *change*; only its own last value is tested against the level (`margins`).
+- Causes that are hidden and constant in an episode are estimated and conditioned on (`confounder`).
+- effect = 1 - error(x, z) / error(z), held-out: the share of what z leaves unexplained that x explains, in the
+  column where it is largest. Small p with a tiny effect is what regression error looks like at large n, so
+  `decide` asks for both.
+- Untestable: the input or the target does not vary, or the input follows from the others and could stand in for
+  them (`redundancy`).
+
+Assumes that the conditional means are within reach of a smooth regression at this n, and that episodes are
+independent of one another. Least n: 100 rows, in at least 20 episodes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from because_rl.discovery.confounder import hidden_causes
+from because_rl.discovery.covariance import Basis, combine, covariance_test, projected_test
 from because_rl.discovery.engine import Budget, Engine
 from because_rl.discovery.independence import Evidence, IndependenceTest, Variables
-from because_rl.discovery.margins import Prepared, prepare
+from because_rl.discovery.margins import Prepared, Target, prepare
+from because_rl.discovery.redundancy import could_matter, loss, own_variation, relatives
 from because_rl.discovery.regression import Law
+from because_rl.errors import BecauseError
 
-COVARIANCE_SHARE = 0.9
-"""Of the level, for the covariance test; the rest is for the projected one."""
 BORROW = 0.1
 """Weight of the metric of x given z in the metric of y given z: their errors must not line up."""
-SMALL = 1e-4
-"""Shares of variance of this order count as approximation error, not as effect."""
+LEAST_EPISODES = 20
 
 
 @dataclass(frozen=True)
 class ResidualTest(IndependenceTest):
     folds: int = 5
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
     redundant: float = 0.9
+    """share of an input's variance that the others may tell before the pair counts as redundant"""
     gate: float = 0.03
+    """least effect of an edge"""
     confounder: bool = True
+    """whether to look for hidden causes that are constant in episodes"""
     name: ClassVar[str] = "residual"
     least_n: ClassVar[int] = 100
 
     def settings(self) -> dict[str, Any]:
         return {"test": self.name, **asdict(self)}
 
-    def decide(self, evidence: Evidence, alpha: float) -> np.ndarray:
+    def decide(self, evidence: Evidence, alpha: float = 0.01) -> np.ndarray:
         """Edges: significant and not negligible, or beyond what the data can tell."""
         return ((evidence.p < alpha) & (evidence.effect > self.gate)) | evidence.untestable
 
     def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
         self.check_size(variables)
         data = prepare(variables, self.folds, seed)
-        x = np.hstack([data.x, hidden_causes(data, self.budget, seed)]) if self.confounder else data.x
-        engine = Engine(x, data.folds, self.budget, seed)
-        sources = _sources(data, engine)
-        shape = (len(data.inputs), len(data.targets))
-        found = [np.full(shape, default) for default in (1.0, 0.0, 0.0)]
-        untestable, why = np.zeros(shape, bool), {}
-        for j, target in enumerate(data.targets):
-            _against(engine, data, sources, j, found)
-        out = [np.empty_like(a) for a in (*found, untestable)]
-        for to, a in zip(out, (*found, untestable), strict=True):
-            to[np.ix_(data.input_place, data.target_place)] = a
-        return Evidence(*out, why)
+        if len(data.starts) < LEAST_EPISODES:
+            raise BecauseError(
+                f"Got {len(data.starts)} episodes.",
+                need=f"at least {LEAST_EPISODES}: episodes, not rows, are the independent units.",
+                fix="collect more episodes, or leave 'episode' out if the rows are independent draws.",
+            )
+        shape = (len(variables.inputs), len(variables.targets))
+        out = Evidence(np.ones(shape), np.zeros(shape), np.zeros(shape), np.ones(shape, bool), {})
+        if data.inputs:
+            hidden = [hidden_causes(data, self.budget, seed)] if self.confounder else []
+            engine = Engine(np.hstack([data.x, *hidden]), data.folds, self.budget, seed)
+            sources = _regress_inputs(data, engine)
+            for place, target in zip(data.target_place, data.targets, strict=True):
+                if target.level.shape[1]:
+                    _test_target(self, data, engine, sources, target, place, out)
+        for i, source in enumerate(variables.inputs):
+            for j, target_factor in enumerate(variables.targets):
+                if out.untestable[i, j]:
+                    still = source.name if i not in data.input_place else target_factor.name
+                    out.why.setdefault((source.name, target_factor.name), f"{still} never varies in these data")
+        return out
 
 
-class _Sources(NamedTuple):
-    """Of each input: its metric, what to project out of residuals, and its own residual."""
+class _Source(NamedTuple):
+    """One input: its columns, the others, how they tell it, and what they do not tell of it."""
 
-    keep: list[np.ndarray]
-    law: list[Law]
-    basis: list[_Basis]
-    residual: list[np.ndarray]
-    plug: np.ndarray
-    """(n, p): each column as the other inputs predict it"""
+    columns: np.ndarray
+    keep: np.ndarray
+    law: Law
+    basis: Basis
+    residual: np.ndarray
+    guess: np.ndarray
 
 
-def _sources(data: Prepared, engine: Engine) -> _Sources:
-    x = engine.x
-    keeps = []
-    for columns in data.columns:
-        keep = np.ones(x.shape[1])
+def _regress_inputs(data: Prepared, engine: Engine) -> list[_Source]:
+    keeps = np.ones((len(data.inputs), engine.x.shape[1]))
+    for keep, columns in zip(keeps, data.columns, strict=True):
         keep[columns] = 0
-        keeps.append(keep)
     problems = [
-        engine.problem(f"input {f.name}", x[:, c], keep)
-        for f, c, keep in zip(data.inputs, data.columns, keeps, strict=True)
+        engine.problem(f"input {factor.name}", engine.x[:, columns], keep)
+        for factor, columns, keep in zip(data.inputs, data.columns, keeps, strict=True)
     ]
     laws = engine.learn(problems)
-    guesses = [guess for _, guess in engine.cross_fit(problems, laws)]
-    plug = np.zeros_like(x)
-    for columns, guess in zip(data.columns, guesses, strict=True):
-        plug[:, columns] = guess
-    bases = [_Basis(x[:, keep > 0], guess) for keep, guess in zip(keeps, guesses, strict=True)]
-    residuals = [b.remove(p.target - g) for b, p, g in zip(bases, problems, guesses, strict=True)]
-    return _Sources(keeps, laws, bases, residuals, plug)
+    out = []
+    for columns, problem, law, (_, guess) in zip(
+        data.columns, problems, laws, engine.cross_fit(problems, laws), strict=True
+    ):
+        basis = Basis(engine.x, problem.keep, guess)
+        out.append(_Source(columns, problem.keep, law, basis, basis.remove(problem.target - guess), guess))
+    return out
 
 
-def _against(engine: Engine, data: Prepared, sources: _Sources, j: int, found: list[np.ndarray]) -> None:
-    """Test every input against target j."""
-    target = data.targets[j]
+def _test_target(
+    test: ResidualTest,
+    data: Prepared,
+    engine: Engine,
+    sources: list[_Source],
+    target: Target,
+    j: int,
+    out: Evidence,
+) -> None:
     y = target.level if target.change is None else target.change
-    others = [i for i in range(len(data.inputs)) if i != target.own]
+    others = [i for i in range(len(sources)) if i != target.own]
+    plug = np.zeros_like(engine.x)
+    for source in sources:
+        plug[:, source.columns] = source.guess
+
+    def compare(i: int, y: np.ndarray, full: np.ndarray, reduced: np.ndarray, plugged: np.ndarray) -> None:
+        source, place = sources[i], (data.input_place[i], j)
+        ry = y - reduced
+        t, p_covariance = covariance_test(source.residual, ry, data.starts)
+        z, p_projected = projected_test(source.basis.remove(full - plugged), ry, data.starts, data.folds)
+        out.p[place], out.statistic[place] = combine(p_covariance, p_projected), max(t, z)
+        without = np.minimum((ry**2).mean(0), ((y - plugged) ** 2).mean(0))
+        out.effect[place] = loss(without, ((y - full) ** 2).mean(0))
+        out.untestable[place] = False
+
+    fit, full, law = None, np.zeros_like(y), None
     if y.shape[1]:
         problem = engine.problem(f"target {target.factor.name}", y, np.ones(engine.x.shape[1]))
         law = engine.learn([problem])[0]
         fit, full = engine.cross_fit([problem], [law])[0]
-        problems = [problem._replace(keep=sources.keep[i]) for i in others]
-        laws = [law._replace(metric=law.metric + BORROW * sources.law[i].metric) for i in others]
-        for i, (reduced, plugged) in zip(others, engine.reduce(problems, laws, fit, sources.plug), strict=True):
-            _compare(data, sources, i, j, y, full, reduced, plugged, found)
-    if target.own is not None and target.level.shape[1]:
-        # The last value cannot be told from the change, so here the level is tested, predicted as last value + change.
-        i, columns = target.own, data.columns[target.own]
-        law_of_own = sources.law[i]
-        level = engine.problem(f"level {target.factor.name}", target.level, sources.keep[i])
-        full_level = engine.x[:, columns] @ target.persist
-        plugged_level = sources.plug[:, columns] @ target.persist
-        metric = sources.law[i].metric
-        if y.shape[1]:
-            plugged = engine.predict(fit, np.where(sources.keep[i] > 0, engine.x, sources.plug))
-            full_level, plugged_level = full_level + full @ target.gain, plugged_level + plugged @ target.gain
-            metric = metric + law.metric
-        reduced = engine.cross_fit([level], [law_of_own._replace(metric=metric)])[0][1]
-        _compare(data, sources, i, j, target.level, full_level, reduced, plugged_level, found)
+        problems = [problem._replace(keep=sources[i].keep) for i in others]
+        laws = [law._replace(metric=law.metric + BORROW * sources[i].law.metric) for i in others]
+        for i, (reduced, plugged) in zip(others, engine.reduce(problems, laws, fit, plug), strict=True):
+            compare(i, y, full, reduced, plugged)
+        redundant = [i for i in others if own_variation(sources[i].residual, y) < 1 - test.redundant]
+        matters = could_matter(
+            engine, problem, law, redundant, [s.law for s in sources], data.columns, test.gate, BORROW
+        )
+        for i, matter in zip(redundant, matters, strict=True):
+            if matter:
+                _mark(data, engine, sources, i, target, j, out)
+    else:  # it keeps its value for good, so nothing else moves it
+        out.untestable[data.input_place[others], j] = False
+
+    if target.own is not None:
+        # The change and the last value cannot be told apart here: test the level, told as last value + change.
+        own, i = sources[target.own], target.own
+        plugged = np.zeros_like(y) if fit is None else engine.predict(fit, np.where(own.keep > 0, engine.x, plug))
+        own_law = own.law if law is None else own.law._replace(metric=own.law.metric + law.metric)
+        problem = engine.problem(f"level {target.factor.name}", target.level, own.keep)
+        compare(
+            i,
+            target.level,
+            engine.x[:, own.columns] @ target.persist + full @ target.gain,
+            engine.cross_fit([problem], [own_law])[0][1],
+            own.guess @ target.persist + plugged @ target.gain,
+        )
+        if own_variation(own.residual, target.level) < 1 - test.redundant:
+            _mark(data, engine, sources, i, target, j, out)
 
 
-def _compare(
-    data: Prepared,
-    sources: _Sources,
-    i: int,
-    j: int,
-    y: np.ndarray,
-    full: np.ndarray,
-    reduced: np.ndarray,
-    plugged: np.ndarray,
-    found: list[np.ndarray],
+def _mark(
+    data: Prepared, engine: Engine, sources: list[_Source], i: int, target: Target, j: int, out: Evidence
 ) -> None:
-    pvalue, statistic, effect = found
-    ry, error = y - reduced, ((y - full) ** 2).mean(0)
-    t, p_covariance = _covariance(sources.residual[i], ry, data.starts)
-    z, p_projected = _projected(sources.basis[i].remove(full - plugged), ry, data.starts, data.folds)
-    pvalue[i, j] = min(1.0, p_covariance / COVARIANCE_SHARE, p_projected / (1 - COVARIANCE_SHARE))
-    statistic[i, j] = max(abs(t), z)
-    without = np.minimum((ry**2).mean(0), ((y - plugged) ** 2).mean(0))
-    effect[i, j] = np.clip((without - error) / (without + SMALL), 0, 1).max()
-
-
-class _Basis:
-    """What is linear in z, and the fit of x with its square: projected out of residuals once more.
-
-    A penalised fit errs most along itself; without this step the errors of x given z and of y given z
-    line up and look like dependence.
-    """
-
-    def __init__(self, z: np.ndarray, fit: np.ndarray):
-        self._b = np.hstack([np.ones((len(z), 1)), z, fit, fit * fit])
-        self._inverse = np.linalg.pinv(self._b.T @ self._b / len(z), rcond=1e-10, hermitian=True) / len(z)
-
-    def remove(self, a: np.ndarray) -> np.ndarray:
-        return a - self._b @ (self._inverse @ (self._b.T @ a))
-
-
-def _covariance(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray) -> tuple[float, float]:
-    products = (rx[:, :, None] * ry[:, None, :]).reshape(len(rx), -1)
-    sums = np.add.reduceat(products, starts)
-    g = len(sums)
-    spread = sums.std(0, ddof=1)
-    t = np.divide(sums.mean(0) * np.sqrt(g), spread, out=np.zeros_like(spread), where=spread > 0)
-    best = t[np.argmax(np.abs(t))]
-    return float(best), float(min(1.0, 2 * stats.t.sf(abs(best), g - 1) * len(t)))
-
-
-def _projected(
-    direction: np.ndarray, ry: np.ndarray, starts: np.ndarray, folds: tuple[slice, ...]
-) -> tuple[float, float]:
-    scale = (ry**2).mean(0)
-    scale[scale == 0] = 1
-    direction = np.concatenate([direction[f] - direction[f].mean(0) for f in folds])
-    sums = np.add.reduceat((direction * ry / scale).sum(1), starts)
-    fold = np.searchsorted([f.stop for f in folds], starts, side="right")
-    total, square = np.bincount(fold, sums, len(folds)), np.bincount(fold, sums**2, len(folds))
-    z = np.divide(total, np.sqrt(square), out=np.zeros_like(total), where=square > 0)
-    combined = float(z.sum() / np.sqrt(2 * len(folds)))
-    return combined, float(stats.norm.sf(combined))
+    told = 1 - (sources[i].residual ** 2).mean()
+    names = [data.inputs[k].name for k in relatives(sources[i].law, engine.spread, data.columns, i)]
+    out.untestable[data.input_place[i], j] = True
+    out.why[data.inputs[i].name, target.factor.name] = (
+        f"where {target.factor.name} moves, the other inputs tell {data.inputs[i].name} almost exactly "
+        f"(overall R2 {told:.3f}, above all by {', '.join(names) or 'none of them alone'})"
+    )

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from because_rl.discovery.gtest import GTest
 from because_rl.discovery.independence import IndependenceTest, Variables
+from because_rl.discovery.residual import ResidualTest
+from because_rl.errors import BecauseError
+from because_rl.experiments.discovery_peers import PairTest, installed
 from because_rl.factors import Factor
 from because_rl.intervals import wilson
 from because_rl.io import read_json, write_json
+from because_rl.provenance import provenance
 from because_rl.rng import child_seed, stream
 
 Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
 """x (n,), y (n,), z (n, d)"""
-PairTest = Callable[[np.ndarray, np.ndarray, np.ndarray, int], float]
-"""(x, y, z, seed) -> p"""
 Report = Callable[[int, int], None]
 
 LEVELS = (0.05, 0.01, 1e-4)
@@ -146,31 +153,39 @@ def calibrate(
     seed: int = 0,
     folder: Path | None = None,
     report: Report = lambda done, total: None,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Rejection rates of each test in each case, all tests on the same data.
 
     With `folder` the p-values are kept there, a file per test and case, and a later call goes on from them.
+    `workers` processes share the replications; each replication has its own seed, so the answer is the same.
     """
     rows, done, total = [], 0, len(tests) * len(cases) * replications
-    for name, test in tests.items():
-        for case in cases:
-            found = _resume(folder, name, case, seed)
-            while len(found["p"]) < replications:
-                _replicate(test, case, found, seed)
-                if folder is not None and (len(found["p"]) % 20 == 0 or len(found["p"]) == replications):
-                    write_json(_file(folder, name, case, seed), found)
-                report(done + len(found["p"]), total)
-            done += replications
-            rows.append(_row(name, case, found, replications))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context) if workers > 1 else contextlib.nullcontext() as pool:
+        for name, test in tests.items():
+            for case in cases:
+                found = _resume(folder, name, case, seed)
+                while len(found["p"]) < replications:
+                    numbers = range(len(found["p"]), min(len(found["p"]) + 10 * workers, replications))
+                    run = partial(_replicate, test, case, seed)
+                    for p, seconds in pool.map(run, numbers) if pool else map(run, numbers):
+                        found["p"].append(p)
+                        found["seconds"].append(round(seconds, 5))
+                    if folder is not None:
+                        write_json(_file(folder, name, case, seed), found)
+                    report(done + len(found["p"]), total)
+                done += replications
+                rows.append(_row(name, case, found, replications))
     return {"rows": rows, "levels": list(LEVELS), "replications": replications, "seed": seed}
 
 
-def _replicate(test: IndependenceTest | PairTest, case: str, found: dict[str, list[float]], seed: int) -> None:
-    number = len(found["p"])
+def _replicate(test: IndependenceTest | PairTest, case: str, seed: int, number: int) -> tuple[float, float]:
+    """p and seconds of one replication."""
     sample = CASES[case].draw(stream(seed, "calibrate", case, number), CASES[case].n)
     begin = time.perf_counter()
-    found["p"].append(pair(test, *sample, seed=child_seed(seed, "calibrate", case, number)))
-    found["seconds"].append(round(time.perf_counter() - begin, 5))
+    p = pair(test, *sample, seed=child_seed(seed, "calibrate", case, number))
+    return p, time.perf_counter() - begin
 
 
 def _row(name: str, case: str, found: dict[str, list[float]], replications: int) -> dict[str, Any]:
@@ -190,3 +205,31 @@ def _resume(folder: Path | None, name: str, case: str, seed: int) -> dict[str, l
     if folder is not None and _file(folder, name, case, seed).exists():
         return read_json(_file(folder, name, case, seed))
     return {"p": [], "seconds": []}
+
+
+def study(
+    names: Sequence[str] | None,
+    cases: Sequence[str] | None,
+    replications: int,
+    seed: int = 0,
+    folder: Path | None = None,
+    report: Report = lambda done, total: None,
+    workers: int = 1,
+) -> dict[str, Any]:
+    """`calibrate` by name: our tests and the installed peers, each on the cases it is made for."""
+    available: dict[str, IndependenceTest | PairTest] = {"residual": ResidualTest(), "gtest": GTest()} | installed()
+    if unknown := [name for name in names or () if name not in available]:
+        raise BecauseError(
+            f"There is no test {unknown[0]!r} here.",
+            need=f"one of {', '.join(available)}.",
+            fix="install it or drop it.",
+        )
+    if unknown := [case for case in cases or () if case not in CASES]:
+        raise BecauseError(f"There is no case {unknown[0]!r}.", need=f"one of {', '.join(CASES)}.", fix="drop it.")
+    chosen = {name: test for name, test in available.items() if not names or name in names}
+    rows: list[dict[str, Any]] = []
+    for name, test in chosen.items():
+        fitting = [c for c in cases or CASES if (name == "gtest") == c.startswith("categorical")]
+        rows += calibrate({name: test}, fitting, replications, seed, folder, report, workers)["rows"]
+    settings = {"tests": list(chosen), "replications": replications, "seed": seed}
+    return {"rows": rows, "provenance": provenance(**settings)}

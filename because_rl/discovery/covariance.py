@@ -1,0 +1,85 @@
+"""Two tests on cross-fitted residuals, each with episodes as its unit of replication.
+
+Covariance (Shah and Peters 2020): E[r_x r_y] = 0 when x and y are independent given z. Doubly robust: the bias
+is the product of the errors of the two regressions. It sees no dependence that averages out over z.
+
+Projected covariance (after Lundborg, Kim, Shah and Samworth 2022): E[g r_y] = 0 for every g(x, z) with mean 0
+given z; g is what the full fit says x adds, so it sees any dependence the regression can learn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+COVARIANCE_PART = 0.9
+"""Of the level, for the covariance test; the rest is for the projected one."""
+
+
+class Basis:
+    """What is linear in z, and the fit of x with its square: projected out of residuals once more.
+
+    A penalised fit errs most along itself; without this step the errors of x given z and of y given z line
+    up and look like dependence.
+    """
+
+    def __init__(self, x: np.ndarray, keep: np.ndarray, fit: np.ndarray):
+        self._x, self._keep, self._fit = x, keep[:, None], fit
+        gram = np.hstack([self._against(column) for column in self._columns()])
+        self._inverse = np.linalg.pinv(gram / len(x), rcond=1e-10, hermitian=True) / len(x)
+
+    def _columns(self):
+        yield np.ones((len(self._x), 1))
+        yield self._x * self._keep.T
+        yield self._fit
+        yield self._fit * self._fit
+
+    def _against(self, a: np.ndarray) -> np.ndarray:
+        return np.vstack([a.sum(0), self._keep * (self._x.T @ a), self._fit.T @ a, (self._fit * self._fit).T @ a])
+
+    def remove(self, a: np.ndarray) -> np.ndarray:
+        c = self._inverse @ self._against(a)
+        p, w = self._x.shape[1], self._fit.shape[1]
+        fitted = c[0] + self._x @ (self._keep * c[1 : 1 + p]) + self._fit @ c[1 + p : 1 + p + w]
+        return a - fitted - (self._fit * self._fit) @ c[1 + p + w :]
+
+
+def covariance_test(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray) -> tuple[float, float]:
+    """Student's t of the episodes' sums of r_x r_y, for the pair of columns where it is largest, and its p.
+
+    `starts` are the first rows of the episodes. The p-value is Bonferroni's over the pairs of columns.
+    """
+    products = (rx[:, :, None] * ry[:, None, :]).reshape(len(rx), -1)
+    sums = np.add.reduceat(products, starts)
+    g, spread = len(sums), sums.std(0, ddof=1)
+    t = np.divide(sums.mean(0) * np.sqrt(g), spread, out=np.zeros_like(spread), where=spread > 0)
+    best = float(np.abs(t).max())
+    return best, float(min(1.0, 2 * stats.t.sf(best, g - 1) * len(t)))
+
+
+def projected_test(
+    direction: np.ndarray, ry: np.ndarray, starts: np.ndarray, folds: tuple[slice, ...]
+) -> tuple[float, float]:
+    """z and one-sided p of E[g r_y] > 0, where fold k's g was learned on the other folds.
+
+    In fold k the self-normalised sum is standard normal given the other folds. Over folds these sums are
+    dependent: fold k tests what fold l taught and the reverse, which doubles the variance of their total (as in
+    any degenerate U-statistic). Hence the division by sqrt(2 K), not sqrt(K).
+    """
+    scale = (ry**2).mean(0)
+    direction = np.concatenate([direction[f] - direction[f].mean(0) for f in folds])
+    sums = np.add.reduceat((direction * ry / np.where(scale > 0, scale, 1)).sum(1), starts)
+    fold = np.searchsorted([f.stop for f in folds], starts, side="right")
+    total, square = np.bincount(fold, sums, len(folds)), np.bincount(fold, sums**2, len(folds))
+    z = np.divide(total, np.sqrt(square), out=np.zeros_like(total), where=square > 0)
+    combined = float(z.sum() / np.sqrt(2 * len(folds)))
+    return combined, float(stats.norm.sf(combined))
+
+
+def combine(p_covariance: float, p_projected: float) -> float:
+    """Valid however the two depend on one another (weighted Bonferroni).
+
+    >>> combine(0.009, 0.5)
+    0.01
+    """
+    return min(1.0, p_covariance / COVARIANCE_PART, p_projected / (1 - COVARIANCE_PART))
