@@ -75,14 +75,14 @@ class Engine:
 
         return _threads(one, problems)
 
-    def errors(self, problems: Sequence[Problem], laws: Sequence[Law]) -> list[np.ndarray]:
+    def errors(self, problems: Sequence[Problem], law: Law) -> list[np.ndarray]:
         """Quick estimates of the share of each target column that stays unexplained."""
 
-        def one(problem: Problem, law: Law) -> np.ndarray:
+        def one(problem: Problem) -> np.ndarray:
             rows, target, centres = self._sample(problem, self.budget.probe_rows, self.budget.probe_centres)
             return held_out_error(rows, target, problem.keep, centres, self.spread, law.metric, law.ridge)
 
-        return _threads(one, problems, laws)
+        return _threads(one, problems)
 
     def _sample(self, problem: Problem, rows: int, centres: int) -> tuple[Rows, list[np.ndarray], Centres]:
         """At most so many rows and centres of a problem, the target times the weight of its row."""
@@ -110,15 +110,15 @@ class Engine:
         return np.concatenate(predict(fit, Rows([x[f] for f in self.folds]), np.ones(x.shape[1])))
 
     def reduce(
-        self, problems: Sequence[Problem], laws: Sequence[Law], full: Fit, plug: np.ndarray
+        self, problems: Sequence[Problem], law: Law, full: Fit, plug: np.ndarray
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each problem its prediction, and the full fit's where the dropped columns are replaced by `plug`."""
 
-        def one(problem: Problem, law: Law) -> tuple[np.ndarray, np.ndarray]:
+        def one(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
             plugged = self.predict(full, np.where(problem.keep > 0, self.x, plug))
             return self._cross_fit(problem, law)[1], plugged
 
-        return _threads(one, problems, laws)
+        return _threads(one, problems)
 
 
 def draw(rng: np.random.Generator, chance: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from because_rl.discovery.engine import Engine, Problem
-from because_rl.discovery.regression import Law
+from because_rl.discovery.regression import COLLINEAR, Law
 
-RELATIVES = 5
+RELATIVES = 8
 """How many inputs may be dropped in favour of a redundant one."""
-LEAST_PART = 0.02
-"""Of an input's metric, for another input to count as telling about it."""
+LEAST_TOLD = 0.02
+"""Of an input's variance, for another input to count as its relative."""
 SMALL = 1e-4
 """Shares of variance of this order count as approximation error, not as effect."""
 
@@ -31,44 +31,43 @@ def loss(without: np.ndarray, error: np.ndarray) -> float:
     return float(np.clip((without - error) / (without + SMALL), 0, 1).max(initial=0.0))
 
 
-def own_variation(residual: np.ndarray, y: np.ndarray) -> float:
-    """The variance of an input given the others (of 1), in the rows where y moves; the freest of its columns."""
-    weight = y * y
-    return float((weight.T @ residual**2 / weight.sum(0)[:, None]).max(initial=0.0))
+def variation(values: np.ndarray, y: np.ndarray) -> float:
+    """The variance of an input in the rows where y moves (1 is that in all rows), in its freest column."""
+    weight = y * y / (y * y).sum(0)
+    mean = weight.T @ values
+    return float((weight.T @ values**2 - mean**2).max(initial=0.0))
 
 
-def relatives(law: Law, spread: np.ndarray, columns: Sequence[np.ndarray], self_: int) -> list[int]:
-    """The inputs that tell most about an input, whose law this is, foremost first."""
-    part = np.diag(law.metric) * np.diag(spread)
-    parts = np.array([part[c].sum() for c in columns]) / max(part.sum(), 1e-300)
-    parts[self_] = 0
-    return [int(k) for k in np.argsort(-parts, kind="stable")[:RELATIVES] if parts[k] > LEAST_PART]
+def relatives(spread: np.ndarray, columns: Sequence[np.ndarray], i: int) -> list[int]:
+    """The inputs that go with input i, by the share of its variance that each alone tells linearly; most first."""
+    mine, told = columns[i], np.zeros(len(columns))
+    for k, other in enumerate(columns):
+        inner = spread[np.ix_(other, other)] + COLLINEAR * np.eye(len(other))
+        across = spread[np.ix_(other, mine)]
+        told[k] = np.trace(across.T @ np.linalg.solve(inner, across)) / len(mine)
+    told[i] = 0
+    return [int(k) for k in np.argsort(-told, kind="stable")[:RELATIVES] if told[k] > LEAST_TOLD]
 
 
-def could_matter(
+def last_chance(
     engine: Engine,
     problem: Problem,
     law: Law,
     inputs: Sequence[int],
-    laws: Sequence[Law],
     columns: Sequence[np.ndarray],
     gate: float,
-    borrow: float,
-) -> list[bool]:
-    """For each of the redundant `inputs`: is it needed for this target once its relatives are dropped?"""
+) -> list[float]:
+    """For each of the redundant `inputs`: the loss of dropping it too, once its relatives are dropped."""
 
     def errors(dropped: list[set[int]]) -> list[np.ndarray]:
-        problems, metrics = [], []
+        problems = []
         for drop in dropped:
-            keep, metric = problem.keep.copy(), law.metric
-            for k in sorted(drop):
-                keep[columns[k]] = 0
-                metric = metric + borrow * laws[k].metric
+            keep = problem.keep.copy()
+            keep[[c for k in drop for c in columns[k]]] = 0
             problems.append(problem._replace(keep=keep))
-            metrics.append(law._replace(metric=metric))
-        return engine.errors(problems, metrics)
+        return engine.errors(problems, law)
 
-    order = [relatives(laws[i], engine.spread, columns, i) for i in inputs]
+    order = [relatives(engine.spread, columns, i) for i in inputs]
     dropped: list[set[int]] = [set() for _ in inputs]
     everything = errors([set()])[0]
     error = [everything for _ in inputs]
@@ -79,4 +78,4 @@ def could_matter(
                 dropped[k].add(order[k][step])
                 error[k] = found
     final = errors([dropped[k] | {i} for k, i in enumerate(inputs)])
-    return [loss(without, error[k]) > gate for k, without in enumerate(final)]
+    return [loss(without, error[k]) for k, without in enumerate(final)]

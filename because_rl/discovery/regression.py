@@ -25,6 +25,8 @@ STEPS = 3
 FLOOR = 0.02
 """Share of the metric spread evenly over all kept directions: none is ever lost for good."""
 JITTER = 1e-11
+COLLINEAR = 1e-8
+"""Added to the inputs' variances, so that collinear ones can be regressed on."""
 GRADIENT_ROWS = 300
 """Rows per fold whose gradients are averaged."""
 
@@ -84,9 +86,15 @@ def unit(metric: Array, spread: Array) -> Array:
 
 
 def root_of(metric: Array, keep: Array, spread: Array) -> Array:
-    """R with R R' = the unit metric on the kept columns, a little of it spread over all of them."""
+    """R with R R' = the unit metric as the kept columns see it, a little of it spread over all of them.
+
+    A dropped column counts through its linear prediction by the kept ones, so that dropping one of several
+    that say the same costs nothing.
+    """
     xp = metric.__array_namespace__()
-    metric = unit(metric * (keep[:, None] * keep[None, :]), spread)
+    kept = spread * (keep[:, None] * keep[None, :]) + xp.diag(1 - keep) + COLLINEAR * xp.eye(len(keep))
+    told = xp.diag(keep) + (1 - keep)[:, None] * xp.linalg.solve(kept, keep[:, None] * spread).T * keep[None, :]
+    metric = unit(told.T @ metric @ told, spread)
     metric = unit((1 - FLOOR) * metric + FLOOR * unit(xp.diag(keep), spread), spread)
     values, vectors = xp.linalg.eigh(metric)
     return vectors * xp.sqrt(xp.maximum(values, xp.zeros_like(values)))[None, :]
@@ -187,8 +195,9 @@ def learn(rows: Rows, target: Sequence[Array], keep: Array, centres: Centres, sp
             count = _count(rows).sum()
             c = _solve(gram.sum(0) / count, cross.sum(0) / count, penalty, ridges[best], everywhere)
             metric = unit(_gradient_products(rows, c / xp.sqrt(scale)[None], keep, points, root), spread)
-    least = xp.stack([law.error for law in laws]).argmin()
-    return Law(*(xp.stack(values)[least] for values in zip(*laws, strict=True)))
+    errors = xp.stack([law.error for law in laws])
+    last = len(laws) - 1 - (errors <= 1.01 * errors.min())[::-1].argmax()  # of two as good, the one learned longer
+    return Law(*(xp.stack(values)[last] for values in zip(*laws, strict=True)))
 
 
 def held_out_error(

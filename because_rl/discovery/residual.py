@@ -32,12 +32,10 @@ from because_rl.discovery.covariance import Basis, combine, covariance_test, pro
 from because_rl.discovery.engine import Budget, Engine
 from because_rl.discovery.independence import Evidence, IndependenceTest, Variables
 from because_rl.discovery.margins import Prepared, Target, prepare
-from because_rl.discovery.redundancy import could_matter, loss, own_variation, relatives
+from because_rl.discovery.redundancy import last_chance, loss, relatives, variation
 from because_rl.discovery.regression import Law
 from because_rl.errors import BecauseError
 
-BORROW = 0.1
-"""Weight of the metric of x given z in the metric of y given z: their errors must not line up."""
 LEAST_EPISODES = 20
 
 
@@ -147,16 +145,16 @@ def _test_target(
         law = engine.learn([problem])[0]
         fit, full = engine.cross_fit([problem], [law])[0]
         problems = [problem._replace(keep=sources[i].keep) for i in others]
-        laws = [law._replace(metric=law.metric + BORROW * sources[i].law.metric) for i in others]
-        for i, (reduced, plugged) in zip(others, engine.reduce(problems, laws, fit, plug), strict=True):
+        for i, (reduced, plugged) in zip(others, engine.reduce(problems, law, fit, plug), strict=True):
             compare(i, y, full, reduced, plugged)
-        redundant = [i for i in others if own_variation(sources[i].residual, y) < 1 - test.redundant]
-        matters = could_matter(
-            engine, problem, law, redundant, [s.law for s in sources], data.columns, test.gate, BORROW
-        )
-        for i, matter in zip(redundant, matters, strict=True):
-            if matter:
-                _mark(data, engine, sources, i, target, j, out)
+        told = [i for i in others if variation(sources[i].residual, y) < 1 - test.redundant]
+        still = [i for i in told if variation(engine.x[:, sources[i].columns], y) < 1 - test.redundant]
+        told = [i for i in told if i not in still]
+        for i in still:
+            _mark(data, i, target, j, out, f"where {target.factor.name} moves, {data.inputs[i].name} hardly varies")
+        for i, need in zip(told, last_chance(engine, problem, law, told, data.columns, test.gate), strict=True):
+            if need > test.gate:
+                _mark(data, i, target, j, out, _told(data, engine, sources, i))
     else:  # it keeps its value for good, so nothing else moves it
         out.untestable[data.input_place[others], j] = False
 
@@ -173,17 +171,16 @@ def _test_target(
             engine.cross_fit([problem], [own_law])[0][1],
             own.guess @ target.persist + plugged @ target.gain,
         )
-        if own_variation(own.residual, target.level) < 1 - test.redundant:
-            _mark(data, engine, sources, i, target, j, out)
+        if variation(own.residual, target.level) < 1 - test.redundant:
+            _mark(data, i, target, j, out, _told(data, engine, sources, i))
 
 
-def _mark(
-    data: Prepared, engine: Engine, sources: list[_Source], i: int, target: Target, j: int, out: Evidence
-) -> None:
-    told = 1 - (sources[i].residual ** 2).mean()
-    names = [data.inputs[k].name for k in relatives(sources[i].law, engine.spread, data.columns, i)]
+def _mark(data: Prepared, i: int, target: Target, j: int, out: Evidence, why: str) -> None:
     out.untestable[data.input_place[i], j] = True
-    out.why[data.inputs[i].name, target.factor.name] = (
-        f"where {target.factor.name} moves, the other inputs tell {data.inputs[i].name} almost exactly "
-        f"(overall R2 {told:.3f}, above all by {', '.join(names) or 'none of them alone'})"
-    )
+    out.why[data.inputs[i].name, target.factor.name] = why
+
+
+def _told(data: Prepared, engine: Engine, sources: list[_Source], i: int) -> str:
+    share = 1 - (sources[i].residual ** 2).mean()
+    names = [data.inputs[k].name for k in relatives(engine.spread, data.columns, i)][:4]
+    return f"{data.inputs[i].name} follows from the other inputs (R2 {share:.3f}); it goes with {', '.join(names)}"
