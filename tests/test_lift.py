@@ -407,7 +407,7 @@ def test_random_holds_the_cube_and_the_action(batch):
 def test_success_rates_are_the_papers(batch, level, rate):
     results = [run(batch, level, range(start, start + 100))[:2] for start in range(0, 400, 100)]
     success, length = (np.concatenate(each) for each in zip(*results, strict=True))
-    assert abs(success.mean() - rate) <= 0.02
+    assert abs(success.mean() - rate) <= 0.06  # 400 episodes: 2.4 standard deviations
     if level == "expert":
         assert abs(length.mean() - 18) < 0.5
 

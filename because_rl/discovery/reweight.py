@@ -89,4 +89,3 @@ def reweight(
     low, high = wilson(weight, 1.0 / (share**2).sum())  # n: how many equal batches these are worth
     settings = full.settings | {"batches": batches, "seed": seed}
     return Reweighted(replace(full, weight=weight, settings=settings), low, high, share)
-
