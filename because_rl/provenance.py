@@ -51,7 +51,7 @@ def provenance(**config: Any) -> dict[str, Any]:
     return {
         "revision": revision(),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["because", *sys.argv[1:]]),
+        "command": " ".join(["because", *(Path(a).name if a.startswith("/") else a for a in sys.argv[1:])]),
         "config": config,
         "hardware": {
             "machine": platform.machine(),

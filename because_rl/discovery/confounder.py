@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from because_rl.discovery.engine import Budget, Engine
+from because_rl.discovery.engine import Budget, make_engine
 from because_rl.discovery.margins import Prepared
 
 LEAST_SHARE = 0.4
@@ -47,7 +47,7 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
         fold = data.folds[k]
         return _within(rows, starts[(starts >= fold.start) & (starts < fold.stop)] - fold.start)
 
-    engine = Engine(data.x, data.folds, budget, seed)
+    engine = make_engine(data.x, data.folds, budget, seed)
     problems = [engine.problem(name, values, np.ones(data.x.shape[1])) for name, values in targets.items()]
     laws = [law._replace(ridge=CAUTION * law.ridge) for law in engine.learn(problems)]
     answers = engine.cross_fit(problems, laws, within)
@@ -57,7 +57,7 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
         if not found.shape[1]:
             return none
         x = np.hstack([data.x, found])
-        engine = Engine(x, data.folds, budget, seed)
+        engine = make_engine(x, data.folds, budget, seed)
         problems = [engine.problem(name, values, np.ones(x.shape[1])) for name, values in targets.items()]
         answers = engine.cross_fit(problems, engine.learn(problems))
         x = np.hstack([data.x, np.zeros_like(found)])

@@ -23,8 +23,8 @@ class Budget:
     centres: int = 300
     learn_rows: int = 8000
     learn_centres: int = 256
-    probe_rows: int = 3000
-    probe_centres: int = 128
+    probe_rows: int = 5000
+    probe_centres: int = 200
 
 
 class Problem(NamedTuple):
@@ -45,7 +45,7 @@ class Engine:
         self.x, self.folds, self.budget, self.seed = x, folds, budget, seed
         self._rows = Rows([x[f] for f in folds])
         self.spread = np.atleast_2d(np.cov(x.T))
-        self._fold = np.repeat(np.arange(len(folds)), [f.stop - f.start for f in folds])
+        self._fold_of = np.repeat(np.arange(len(folds)), [f.stop - f.start for f in folds])
 
     def problem(self, name: str, target: np.ndarray, keep: np.ndarray) -> Problem:
         """Choose centres, and rows to learn from: half evenly, half where a linear fit errs.
@@ -60,7 +60,7 @@ class Engine:
         rng = stream(self.seed, "discovery", name)
         pick, _ = draw(rng, chance, min(self.budget.centres, int(4 * np.sqrt(n))))
         pick = rng.permutation(pick)
-        free = (self._fold[pick][None] != np.arange(k)[:, None]).astype(float)
+        free = (self._fold_of[pick][None] != np.arange(k)[:, None]).astype(float)
         sample, weight = [], []
         for f in self.folds:
             rows, inclusion = draw(rng, chance[f], min(self.budget.learn_rows // k, f.stop - f.start))
@@ -119,6 +119,17 @@ class Engine:
             return self._cross_fit(problem, law)[1], plugged
 
         return _threads(one, problems)
+
+
+def make_engine(x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int) -> Engine:
+    """On the GPU where JAX sees one, else on the CPU, where NumPy is the faster of the two."""
+    import jax  # takes a second, which callers that never discover need not spend
+
+    if jax.default_backend() == "cpu":
+        return Engine(x, folds, budget, seed)
+    from because_rl.discovery.accelerated import AcceleratedEngine
+
+    return AcceleratedEngine(x, folds, budget, seed)
 
 
 def draw(rng: np.random.Generator, chance: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

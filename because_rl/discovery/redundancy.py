@@ -4,7 +4,7 @@ A pair (i, j) is *redundant* when, in the rows where the target moves, the other
 exactly: the position of a hand follows from the joints, a cube's from hand and relative position, the action of
 a deterministic policy from the state. Any set of inputs from which the rest follows is then as good as any
 other. But not every redundant input is a candidate: a colour that follows from the first position of a cube
-cannot stand in for it once the cube has moved. So the input gets its best chance: drop the inputs that tell
+cannot stand in for it once the cube has moved. So the input gets a last chance: drop the inputs that tell
 about it, one by one, as long as the target stays as predictable as it was; if the input is not needed even
 then, it is no edge, and the data have answered. If it is, the pair is untestable.
 """
@@ -22,6 +22,8 @@ RELATIVES = 8
 """How many inputs may be dropped in favour of a redundant one."""
 LEAST_TOLD = 0.02
 """Of an input's variance, for another input to count as its relative."""
+HOPELESS = 0.95
+"""Columns of a target of which more than this stays unexplained by everything say nothing here."""
 SMALL = 1e-4
 """Shares of variance of this order count as approximation error, not as effect."""
 
@@ -50,32 +52,34 @@ def relatives(spread: np.ndarray, columns: Sequence[np.ndarray], i: int) -> list
 
 
 def last_chance(
-    engine: Engine,
-    problem: Problem,
-    law: Law,
-    inputs: Sequence[int],
-    columns: Sequence[np.ndarray],
-    gate: float,
+    engine: Engine, problem: Problem, law: Law, inputs: Sequence[int], columns: Sequence[np.ndarray], gate: float
 ) -> list[float]:
     """For each of the redundant `inputs`: the loss of dropping it too, once its relatives are dropped."""
+    known: dict[frozenset[int], np.ndarray] = {}
 
-    def errors(dropped: list[set[int]]) -> list[np.ndarray]:
+    def errors(dropped: list[frozenset[int]]) -> list[np.ndarray]:
+        new = sorted(set(dropped) - set(known), key=sorted)
         problems = []
-        for drop in dropped:
+        for drop in new:
             keep = problem.keep.copy()
             keep[[c for k in drop for c in columns[k]]] = 0
             problems.append(problem._replace(keep=keep))
-        return engine.errors(problems, law)
+        known.update(zip(new, engine.errors(problems, law), strict=True))
+        return [known[drop] for drop in dropped]
+
+    everything = errors([frozenset()])[0]
+    clear = everything < HOPELESS
+    if not clear.any():
+        return [0.0] * len(inputs)
 
     order = [relatives(engine.spread, columns, i) for i in inputs]
-    dropped: list[set[int]] = [set() for _ in inputs]
-    everything = errors([set()])[0]
+    dropped: list[frozenset[int]] = [frozenset() for _ in inputs]
     error = [everything for _ in inputs]
     for step in range(RELATIVES):
         tried = [k for k in range(len(inputs)) if step < len(order[k])]
         for k, found in zip(tried, errors([dropped[k] | {order[k][step]} for k in tried]), strict=True):
-            if loss(found, everything) <= gate:
-                dropped[k].add(order[k][step])
+            if loss(found[clear], everything[clear]) <= gate:
+                dropped[k] |= {order[k][step]}
                 error[k] = found
     final = errors([dropped[k] | {i} for k, i in enumerate(inputs)])
-    return [loss(without, error[k]) for k, without in enumerate(final)]
+    return [loss(without[clear], error[k][clear]) for k, without in enumerate(final)]

@@ -29,7 +29,7 @@ import numpy as np
 
 from because_rl.discovery.confounder import hidden_causes
 from because_rl.discovery.covariance import Basis, combine, covariance_test, projected_test
-from because_rl.discovery.engine import Budget, Engine
+from because_rl.discovery.engine import Budget, Engine, Problem, make_engine
 from because_rl.discovery.independence import Evidence, IndependenceTest, Variables
 from because_rl.discovery.margins import Prepared, Target, prepare
 from because_rl.discovery.redundancy import last_chance, loss, relatives, variation
@@ -37,27 +37,32 @@ from because_rl.discovery.regression import Law
 from because_rl.errors import BecauseError
 
 LEAST_EPISODES = 20
+LEAST_VARIATION = 0.1
+"""Of an input's variance, in the rows where the target moves."""
+TRACE = 1e-3
+"""A p-value below which a redundant input counts as possible whatever its effect, which its little variation bounds."""
+NEED = 1 / 3
+"""Of the gate: what a redundant input must explain, given its last chance, to stay possible."""
 
 
 @dataclass(frozen=True)
 class ResidualTest(IndependenceTest):
     folds: int = 5
     budget: Budget = field(default_factory=Budget)
-    redundant: float = 0.9
-    """share of an input's variance that the others may tell before the pair counts as redundant"""
-    gate: float = 0.03
-    """least effect of an edge"""
+    redundant: float = 0.7
+    """share of an input's variance that the others may tell, where the target moves, before we doubt the test"""
     confounder: bool = True
     """whether to look for hidden causes that are constant in episodes"""
     name: ClassVar[str] = "residual"
     least_n: ClassVar[int] = 100
+    least_effect: ClassVar[float] = 0.03
 
     def settings(self) -> dict[str, Any]:
-        return {"test": self.name, **asdict(self)}
+        return {"test": self.name, "least_effect": self.least_effect, **asdict(self)}
 
-    def decide(self, evidence: Evidence, alpha: float = 0.01) -> np.ndarray:
+    def decide(self, evidence: Evidence, alpha: float = 1e-4) -> np.ndarray:
         """Edges: significant and not negligible, or beyond what the data can tell."""
-        return ((evidence.p < alpha) & (evidence.effect > self.gate)) | evidence.untestable
+        return ((evidence.p < alpha) & (evidence.effect > self.least_effect)) | evidence.untestable
 
     def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
         self.check_size(variables)
@@ -72,7 +77,7 @@ class ResidualTest(IndependenceTest):
         out = Evidence(np.ones(shape), np.zeros(shape), np.zeros(shape), np.ones(shape, bool), {})
         if data.inputs:
             hidden = [hidden_causes(data, self.budget, seed)] if self.confounder else []
-            engine = Engine(np.hstack([data.x, *hidden]), data.folds, self.budget, seed)
+            engine = make_engine(np.hstack([data.x, *hidden]), data.folds, self.budget, seed)
             sources = _regress_inputs(data, engine)
             for place, target in zip(data.target_place, data.targets, strict=True):
                 if target.level.shape[1]:
@@ -147,14 +152,7 @@ def _test_target(
         problems = [problem._replace(keep=sources[i].keep) for i in others]
         for i, (reduced, plugged) in zip(others, engine.reduce(problems, law, fit, plug), strict=True):
             compare(i, y, full, reduced, plugged)
-        told = [i for i in others if variation(sources[i].residual, y) < 1 - test.redundant]
-        still = [i for i in told if variation(engine.x[:, sources[i].columns], y) < 1 - test.redundant]
-        told = [i for i in told if i not in still]
-        for i in still:
-            _mark(data, i, target, j, out, f"where {target.factor.name} moves, {data.inputs[i].name} hardly varies")
-        for i, need in zip(told, last_chance(engine, problem, law, told, data.columns, test.gate), strict=True):
-            if need > test.gate:
-                _mark(data, i, target, j, out, _told(data, engine, sources, i))
+        _look_for_redundancy(test, data, engine, sources, target, problem, law, j, out)
     else:  # it keeps its value for good, so nothing else moves it
         out.untestable[data.input_place[others], j] = False
 
@@ -171,13 +169,46 @@ def _test_target(
             engine.cross_fit([problem], [own_law])[0][1],
             own.guess @ target.persist + plugged @ target.gain,
         )
-        if variation(own.residual, target.level) < 1 - test.redundant:
-            _mark(data, i, target, j, out, _told(data, engine, sources, i))
+        if variation(own.residual, target.level) < LEAST_VARIATION:
+            place = data.input_place[i], j
+            out.untestable[place] = True
+            out.why[data.inputs[i].name, target.factor.name] = _told(data, engine, sources, i)
 
 
-def _mark(data: Prepared, i: int, target: Target, j: int, out: Evidence, why: str) -> None:
-    out.untestable[data.input_place[i], j] = True
-    out.why[data.inputs[i].name, target.factor.name] = why
+def _look_for_redundancy(
+    test: ResidualTest,
+    data: Prepared,
+    engine: Engine,
+    sources: list[_Source],
+    target: Target,
+    problem: Problem,
+    law: Law,
+    j: int,
+    out: Evidence,
+) -> None:
+    """Mark as untestable the inputs that have too little variation of their own and could still matter."""
+    y, untestable = problem.target, {}
+    told = [
+        i for i, source in enumerate(sources) if i != target.own and variation(source.residual, y) < 1 - test.redundant
+    ]
+    trace = out.p[data.input_place, j] < TRACE
+    told = [
+        i for i in told if not (trace[i] and out.effect[data.input_place[i], j] > test.least_effect)
+    ]  # those are edges
+    for i in told:
+        if variation(engine.x[:, sources[i].columns], y) < LEAST_VARIATION:
+            untestable[i] = f"where {target.factor.name} moves, {data.inputs[i].name} hardly varies"
+        elif trace[i]:
+            untestable[i] = _told(data, engine, sources, i) + "; there is a trace of dependence"
+    unclear = [i for i in told if i not in untestable]
+    for i, need in zip(
+        unclear, last_chance(engine, problem, law, unclear, data.columns, test.least_effect), strict=True
+    ):
+        if need > NEED * test.least_effect:
+            untestable[i] = _told(data, engine, sources, i)
+    for i, why in untestable.items():
+        out.untestable[data.input_place[i], j] = True
+        out.why[data.inputs[i].name, target.factor.name] = why
 
 
 def _told(data: Prepared, engine: Engine, sources: list[_Source], i: int) -> str:

@@ -1,0 +1,186 @@
+"""The regressions of `engine` as compiled JAX programs, several problems at a time: for a GPU.
+
+Shapes are padded (folds to a common size, targets to a power of two of columns, batches to `BATCH`), so a
+program is compiled once for a size of data, not once for a pair. All of it is in double precision: smooth
+kernels are too ill-conditioned for single.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from because_rl.discovery.engine import Budget, Engine, Problem, Within
+from because_rl.discovery.regression import Centres, Fit, Law, Rows, cross_fit, held_out_error, learn, predict
+
+BATCH = 8
+ROW_STEP = 256
+"""Folds are filled up to a multiple of this many rows, so that a bootstrap rarely compiles anew."""
+
+
+def _over_problems(function: Callable[..., Any], *axes: int | None) -> Callable[..., Any]:
+    return jax.jit(jax.vmap(function, in_axes=axes))
+
+
+def _one_learn(u, weight, target, keep, points, free, spread):
+    return learn(Rows(u, weight), target, keep, Centres(points, free), spread)
+
+
+def _one_error(u, weight, target, keep, points, free, spread, metric, ridge):
+    return held_out_error(Rows(u, weight), target, keep, Centres(points, free), spread, metric, ridge)
+
+
+def _one_fit(u, weight, target, keep, points, free, spread, metric, ridge):
+    fit, prediction = cross_fit(Rows(u, weight), target, keep, Centres(points, free), spread, metric, ridge)
+    return fit, jax.numpy.stack(prediction)
+
+
+def _one_reduced(u, weight, plug, full, target, keep, points, free, spread, metric, ridge):
+    mixed = u * keep[None, None] + plug * (1 - keep)[None, None]
+    plugged = predict(full, Rows(mixed, weight), jax.numpy.ones_like(keep))
+    return _one_fit(u, weight, target, keep, points, free, spread, metric, ridge)[1], jax.numpy.stack(plugged)
+
+
+_learn = _over_problems(_one_learn, 0, 0, 0, 0, 0, 0, None)
+_errors = _over_problems(_one_error, None, None, None, 0, None, None, None, None, None)
+_fit = _over_problems(_one_fit, None, None, 0, 0, 0, 0, None, 0, 0)
+_reduced = _over_problems(_one_reduced, None, None, None, None, None, 0, None, None, None, None, None)
+_predict = jax.jit(lambda u, weight, fit: jax.numpy.stack(predict(fit, Rows(u, weight), jax.numpy.ones(u.shape[-1]))))
+
+
+class AcceleratedEngine(Engine):
+    """The same answers as `Engine`, up to rounding."""
+
+    def __init__(self, x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int):
+        super().__init__(x, folds, budget, seed)
+        self._sizes = [f.stop - f.start for f in folds]
+        self._padded = -(-max(self._sizes) // ROW_STEP) * ROW_STEP
+        with jax.enable_x64(True):
+            self._u = jax.numpy.asarray(self._fold(x))
+            self._weight = jax.numpy.asarray(self._fold(np.ones((len(x), 1)))[..., 0])
+            self._device_spread = jax.numpy.asarray(self.spread)
+
+    def _fold(self, a: np.ndarray) -> np.ndarray:
+        """(n, w) -> (K, rows, w), filled up with 0."""
+        return _filled([a[f] for f in self.folds], self._padded)
+
+    def _unfold(self, a: Any) -> np.ndarray:
+        a = np.asarray(a)
+        return np.concatenate([a[k, :size] for k, size in enumerate(self._sizes)])
+
+    def learn(self, problems: Sequence[Problem]) -> list[Law]:
+        laws: list[Law] = [None] * len(problems)  # type: ignore[list-item]
+        for width, places in _by_width(problems):
+            parts = [self._prepare(problems[k], width) for k in places]
+            with jax.enable_x64(True):
+                found = _learn(*map(np.stack, zip(*parts, strict=True)), self._device_spread)
+            for row, k in enumerate(dict.fromkeys(places)):
+                laws[k] = Law(*(np.asarray(a)[row] for a in found))
+        return laws
+
+    def _prepare(self, problem: Problem, width: int) -> tuple[np.ndarray, ...]:
+        rows, target, centres = self._sample(problem, self.budget.learn_rows, self.budget.learn_centres)
+        size = -(-max(map(len, target)) // ROW_STEP) * ROW_STEP
+        u, t = _filled(list(rows.u), size), _wide(_filled(target, size), width)
+        weight = _filled([w[:, None] for w in rows.weight or []], size)[..., 0]
+        return u, weight, t, problem.keep, *centres
+
+    def errors(self, problems: Sequence[Problem], law: Law) -> list[np.ndarray]:
+        if not problems:
+            return []
+        rows, target, centres = self._sample(problems[0], self.budget.probe_rows, self.budget.probe_centres)
+        size = -(-max(map(len, target)) // ROW_STEP) * ROW_STEP
+        width = problems[0].target.shape[1]
+        shared = (
+            _filled(list(rows.u), size),
+            _filled([w[:, None] for w in rows.weight or []], size)[..., 0],
+            _wide(_filled(target, size), _power(width)),
+        )
+        out: list[np.ndarray] = []
+        for chunk in _chunks([p.keep for p in problems]):
+            with jax.enable_x64(True):
+                found = _errors(*shared, np.stack(chunk), *centres, self._device_spread, law.metric, law.ridge)
+            out += [a[:width] for a in np.asarray(found)]
+        return out[: len(problems)]
+
+    def cross_fit(
+        self, problems: Sequence[Problem], laws: Sequence[Law], within: Within | None = None
+    ) -> list[tuple[Fit, np.ndarray]]:
+        if within is not None:  # few of them, and their episodes are ragged
+            return super().cross_fit(problems, laws, within)
+        out: list[tuple[Fit, np.ndarray]] = [None] * len(problems)  # type: ignore[list-item]
+        for width, places in _by_width(problems):
+            chosen = [problems[k] for k in places]
+            with jax.enable_x64(True):
+                fits, predictions = _fit(
+                    self._u,
+                    self._weight,
+                    np.stack([_wide(self._fold(p.target), width) for p in chosen]),
+                    np.stack([p.keep for p in chosen]),
+                    np.stack([p.centres.points for p in chosen]),
+                    np.stack([p.centres.free for p in chosen]),
+                    self._device_spread,
+                    np.stack([laws[k].metric for k in places]),
+                    np.stack([laws[k].ridge for k in places]),
+                )
+            fits, predictions = Fit(*map(np.asarray, fits)), np.asarray(predictions)
+            for row, k in enumerate(dict.fromkeys(places)):
+                w = problems[k].target.shape[1]
+                fit = Fit(fits.root[row], fits.points[row], fits.coefficients[row][..., :w])
+                out[k] = fit, self._unfold(predictions[row])[:, :w]
+        return out
+
+    def predict(self, fit: Fit, x: np.ndarray) -> np.ndarray:
+        w = fit.coefficients.shape[-1]
+        with jax.enable_x64(True):
+            found = _predict(self._fold(x), self._weight, fit._replace(coefficients=_wide(fit.coefficients, _power(w))))
+        return self._unfold(found)[:, :w]
+
+    def reduce(
+        self, problems: Sequence[Problem], law: Law, full: Fit, plug: np.ndarray
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        if not problems:
+            return []
+        w = problems[0].target.shape[1]
+        full = full._replace(coefficients=_wide(full.coefficients, _power(w)))
+        target, out = _wide(self._fold(problems[0].target), _power(w)), []
+        with jax.enable_x64(True):
+            run = partial(_reduced, self._u, self._weight, jax.numpy.asarray(self._fold(plug)), full, target)
+            for chunk in _chunks([p.keep for p in problems]):
+                found = run(np.stack(chunk), *problems[0].centres, self._device_spread, law.metric, law.ridge)
+                reduced, plugged = map(np.asarray, found)
+                out += [(self._unfold(a)[:, :w], self._unfold(b)[:, :w]) for a, b in zip(reduced, plugged, strict=True)]
+        return out[: len(problems)]
+
+
+def _filled(parts: list[np.ndarray], rows: int) -> np.ndarray:
+    out = np.zeros((len(parts), rows, parts[0].shape[1]))
+    for k, part in enumerate(parts):
+        out[k, : len(part)] = part
+    return out
+
+
+def _wide(a: np.ndarray, width: int) -> np.ndarray:
+    return np.concatenate([a, np.zeros((*a.shape[:-1], width - a.shape[-1]))], axis=-1)
+
+
+def _power(width: int) -> int:
+    return 1 << (width - 1).bit_length()
+
+
+def _chunks(items: list[Any]) -> Iterator[list[Any]]:
+    """Batches of exactly BATCH, the last one filled up with its last item."""
+    for start in range(0, len(items), BATCH):
+        chunk = items[start : start + BATCH]
+        yield chunk + [chunk[-1]] * (BATCH - len(chunk))
+
+
+def _by_width(problems: Sequence[Problem]) -> Iterator[tuple[int, list[int]]]:
+    """Batches of problems whose targets have the same power of two of columns."""
+    for width in sorted({_power(p.target.shape[1]) for p in problems}):
+        for chunk in _chunks([k for k, p in enumerate(problems) if _power(p.target.shape[1]) == width]):
+            yield width, chunk
