@@ -79,7 +79,7 @@ def projected_test(
 def combine(p_covariance: float, p_projected: float) -> float:
     """Valid however the two depend on one another (weighted Bonferroni).
 
-    >>> combine(0.009, 0.5)
+    >>> round(combine(0.009, 0.5), 6)
     0.01
     """
     return min(1.0, p_covariance / COVARIANCE_PART, p_projected / (1 - COVARIANCE_PART))
