@@ -251,7 +251,7 @@ def discover(
         Path | None, typer.Option("-o", "--output", help="Folder for graph.json and pictures [under the root].")
     ] = None,
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
-    test: Annotated[str | None, typer.Option(help="gtest, residual or l0 [by the factors' types].")] = None,
+    test: Annotated[str | None, typer.Option(help="gtest, residual, fcit, fisherz or l0 [by types].")] = None,
     threshold: Annotated[float | None, typer.Option(help="Keep an edge when p is below this [by the test].")] = None,
     fdr: Annotated[bool, typer.Option("--fdr", help="Control the false discovery rate (Benjamini-Yekutieli).")] = False,
     batches: Annotated[int, typer.Option(help="Batches of trajectories for edge weights (M-bar); 0: none.")] = 0,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from because_rl.discovery.fcit import Fcit
+from because_rl.discovery.fisherz import FisherZ
 from because_rl.discovery.gtest import GTest
 from because_rl.discovery.independence import IndependenceTest, Variables
 from because_rl.discovery.l0 import L0
@@ -16,7 +18,13 @@ from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.graph import Edge
 
-TESTS: dict[str, Callable[[], IndependenceTest]] = {"gtest": GTest, "residual": ResidualTest, "l0": L0}
+TESTS: dict[str, Callable[[], IndependenceTest]] = {
+    "gtest": GTest,
+    "residual": ResidualTest,
+    "fcit": Fcit,
+    "fisherz": FisherZ,
+    "l0": L0,
+}
 DEFAULT_THRESHOLD = {"gtest": 2e-3, "residual": 1e-4, "l0": 0.5}
 
 

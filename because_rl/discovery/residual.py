@@ -39,10 +39,10 @@ from because_rl.errors import BecauseError
 LEAST_EPISODES = 20
 LEAST_VARIATION = 0.1
 """Of an input's variance, in the rows where the target moves."""
-TRACE = 1e-3
+TRACE = 1e-4
 """A p-value below which a redundant input counts as possible whatever its effect, which its little variation bounds."""
-NEED = 1 / 3
-"""Of the gate: what a redundant input must explain, given its last chance, to stay possible."""
+DOUBT = 0.1
+"""Of `least_effect`: what a redundant input must explain, given its last chance, to stay possible."""
 
 
 @dataclass(frozen=True)
@@ -192,23 +192,30 @@ def _look_for_redundancy(
         i for i, source in enumerate(sources) if i != target.own and variation(source.residual, y) < 1 - test.redundant
     ]
     trace = out.p[data.input_place, j] < TRACE
-    told = [
-        i for i in told if not (trace[i] and out.effect[data.input_place[i], j] > test.least_effect)
-    ]  # those are edges
+    told = [i for i in told if not (trace[i] and out.effect[data.input_place[i], j] > test.least_effect)]  # edges
+    tag = {i: _is_tag(engine.x[:, sources[i].columns], data.starts) for i in told}
     for i in told:
         if variation(engine.x[:, sources[i].columns], y) < LEAST_VARIATION:
             untestable[i] = f"where {target.factor.name} moves, {data.inputs[i].name} hardly varies"
-        elif trace[i]:
+        elif trace[i] and not tag[i]:
             untestable[i] = _told(data, engine, sources, i) + "; there is a trace of dependence"
     unclear = [i for i in told if i not in untestable]
-    for i, need in zip(
-        unclear, last_chance(engine, problem, law, unclear, data.columns, test.least_effect), strict=True
-    ):
-        if need > NEED * test.least_effect:
+    needs = last_chance(engine, problem, law, unclear, data.columns, test.least_effect / 3)
+    for i, need in zip(unclear, needs, strict=True):
+        if need > test.least_effect * (1 if tag[i] else DOUBT):
             untestable[i] = _told(data, engine, sources, i)
     for i, why in untestable.items():
         out.untestable[data.input_place[i], j] = True
         out.why[data.inputs[i].name, target.factor.name] = why
+
+
+def _is_tag(x: np.ndarray, starts: np.ndarray) -> bool:
+    """Whether an input only names its episode (a colour, say): it never changes in one.
+
+    Tags go with whatever else is special about an episode, so they do not get the benefit of the doubt.
+    """
+    several = len(starts) < len(x)
+    return several and bool((np.maximum.reduceat(x, starts) == np.minimum.reduceat(x, starts)).all())
 
 
 def _told(data: Prepared, engine: Engine, sources: list[_Source], i: int) -> str:
