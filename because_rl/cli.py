@@ -365,6 +365,33 @@ def bench_discovery(
     _bench(result, output, as_json, make_table("Share rejected, by level", rows, ("0.05", "0.01", "0.0001", "ms")))
 
 
+@bench.command("graphs", epilog="Example: because bench graphs --data crash-expert --seed 11 --keep work/graphs")
+def bench_graphs(
+    keep: Annotated[Path, typer.Option(help="Folder for datasets and verdicts, from which a later run goes on.")],
+    data: Annotated[list[str] | None, typer.Option(help="Recipes, such as lift-expert; repeatable [all nine].")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Dataset seeds; repeatable [five fresh ones].")] = None,
+    spurious: Annotated[list[int] | None, typer.Option(help="Spurious levels; repeatable [1 and 8].")] = None,
+    pooled: Annotated[bool, typer.Option("--pooled", help="Also ignore hidden causes, to show what they do.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes that share the datasets.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Edge scores against the true graphs: collect fresh datasets, discover, compare."""
+    from because_rl.experiments.discovery_scores import FRESH, scores
+
+    with progress_bar("Scoring graphs", "datasets") as report:
+        result = scores(data, seed or FRESH, spurious or (1, 8), keep, report, workers, pooled)
+    rows = [
+        {"dataset": r["dataset"], "spurious": r["spurious"], "hidden causes": "yes" if r["hidden_causes"] else "no"}
+        | {"F1": f"{r['f1']:.3f} [{r['low95']:.3f}, {r['high95']:.3f}]"}
+        | {name: f"{r[name]:.3f}" for name in ("precision", "recall", "shd")}
+        | {"from distractors": r["from_distractors"], "s": round(r["seconds"], 1)}
+        for r in result["rows"]
+    ]
+    numbers = ("F1", "precision", "recall", "shd", "from distractors", "s")
+    _bench(result, output, as_json, make_table("Edges found, against the true graph", rows, numbers))
+
+
 def main() -> None:
     try:
         app()

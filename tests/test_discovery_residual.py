@@ -16,6 +16,7 @@ from because_rl.discovery.fcit import Fcit
 from because_rl.discovery.fisherz import FisherZ
 from because_rl.discovery.independence import Variables
 from because_rl.discovery.margins import prepare
+from because_rl.discovery.mask import decide
 from because_rl.discovery.redundancy import relatives, variation
 from because_rl.discovery.regression import Centres, Rows, cross_fit, kernel, root_of
 from because_rl.discovery.residual import ResidualTest
@@ -47,14 +48,14 @@ def world(n=600, seed=0, episode=20, slope=0.0):
 TRUE = {("a", "a"), ("push", "a"), ("a", "b"), ("b", "b"), ("on", "on"), ("a", "on")}
 
 
-def edges(test, evidence, spec=SPEC, alpha=1e-4):
-    found = test.decide(evidence, alpha)
-    return {(spec.inputs[i], spec.targets[j]) for i, j in np.argwhere(found)}
+def edges(test, data):
+    return set(decide(data, test(data), test, 1e-4, self_edges=False).graph.edges)
 
 
 def test_finds_the_graph():
-    evidence = QUICK(Variables.from_arrays(SPEC, *world()))
-    assert edges(QUICK, evidence) == TRUE
+    data = Variables.from_arrays(SPEC, *world())
+    evidence = QUICK(data)
+    assert edges(QUICK, data) == TRUE
     assert not evidence.untestable.any()
     assert ((evidence.p >= 0) & (evidence.p <= 1)).all()
     assert ((evidence.effect >= 0) & (evidence.effect <= 1)).all()
@@ -111,8 +112,26 @@ def test_hidden_cause_of_the_episode_makes_no_edges():
     change = 0.3 * u[:, None] + 0.5 * np.column_stack([push[:, 0], 0 * u]) + 0.1 * rng.normal(size=(n, 2))
     data = Variables.from_arrays(spec, state, push, state + change, np.repeat(np.arange(n // length), length))
     naive = replace(QUICK, confounder=False)
-    assert ("a", "b") in edges(naive, naive(data), spec)
-    assert edges(QUICK, QUICK(data), spec) == {("a", "a"), ("b", "b"), ("push", "a")}
+    assert ("a", "b") in edges(naive, data)
+    assert edges(QUICK, data) == {("a", "a"), ("b", "b"), ("push", "a")}
+
+
+def test_what_is_constant_in_episodes_is_an_echo_when_causes_may_be_hidden():
+    """A tag that tells u: with hidden causes allowed no data can tell it from u; without them it is a cause."""
+    rng = np.random.default_rng(0)
+    n, length = 1200, 30
+    u = np.repeat(rng.choice((-1.0, 1.0), n // length), length)
+    spec = FactorSpec(pack(("a", 1, "continuous"), ("tag", 1, "continuous")), pack(("push", 1, "continuous")))
+    a, push, tag = rng.normal(size=n), rng.normal(size=(n, 1)), u + np.repeat(rng.normal(size=n // length), length) / 5
+    state = np.column_stack([a, tag])
+    after = np.column_stack([a + 0.5 * push[:, 0] + 0.5 * u + 0.1 * rng.normal(size=n), tag])
+    data = Variables.from_arrays(spec, state, push, after, np.repeat(np.arange(n // length), length))
+    naive = replace(QUICK, confounder=False)
+    assert edges(naive, data) == {("a", "a"), ("push", "a"), ("tag", "a"), ("tag", "tag")}
+    found = decide(data, QUICK(data), QUICK, 1e-4)
+    assert found.graph.edges == {("a", "a"), ("push", "a"), ("tag", "tag")}
+    assert "echo" in found.why["tag", "a"]
+    assert ("tag", "a") in decide(data, QUICK(data), QUICK, 1e-4, force=[("tag", "a")]).graph.edges
 
 
 def test_no_hidden_cause_is_invented():
@@ -149,9 +168,9 @@ def test_duplicate_factor_is_untestable_where_it_matters():
 def test_what_never_changes_listens_to_nothing_but_itself():
     state, action, next_state, episode = world()
     next_state[:, 0] = state[:, 0]
-    evidence = QUICK(Variables.from_arrays(SPEC, state, action, next_state, episode))
-    assert (evidence.p[1:, 0] == 1).all()
-    assert edges(QUICK, evidence) & {(name, "a") for name in SPEC.inputs} == {("a", "a")}
+    data = Variables.from_arrays(SPEC, state, action, next_state, episode)
+    assert (QUICK(data).p[1:, 0] == 1).all()
+    assert edges(QUICK, data) & {(name, "a") for name in SPEC.inputs} == {("a", "a")}
 
 
 def test_refuses_what_it_cannot_use():

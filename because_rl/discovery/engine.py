@@ -154,5 +154,5 @@ def draw(rng: np.random.Generator, chance: np.ndarray, size: int) -> tuple[np.nd
 
 
 def _threads(function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)) as pool:
         return list(pool.map(function, *arguments))

@@ -91,7 +91,9 @@ class Evidence:
     untestable: np.ndarray
     """True where the data cannot answer (no positivity, a redundant or constant input)"""
     why: dict[tuple[str, str], str]
-    """(input, target) -> the reason, for untestable pairs"""
+    """(input, target) -> the reason, for untestable pairs and echoes"""
+    echo: np.ndarray | None = None
+    """True where the input can be told from a hidden cause only by assumption: no edge, unless forced"""
 
 
 class IndependenceTest(ABC):

@@ -138,6 +138,8 @@ def decide(
     significant = (p < threshold) & (evidence.effect >= test.least_effect)
     status = np.where(significant, "edge", "no edge").astype("U10")
     status[evidence.untestable] = "untestable"
+    if evidence.echo is not None:
+        status[evidence.echo] = "no edge"
     if self_edges:
         forced += [(name, name) for name in targets if (name, name) not in forbidden]
     for edges, verdict in ((forced, "forced"), (forbidden, "forbidden")):

@@ -9,7 +9,10 @@ from `covariance`, in which whole episodes are the unit of replication. Each inp
 once, each target on all inputs once; per pair only the linear algebra of the fit without x remains.
 
 - The target of a state factor is its *change*; only its own last value is tested against the level (`margins`).
-- Causes that are hidden and constant in an episode are estimated and conditioned on (`confounder`).
+- Causes that are hidden and constant in an episode are estimated and conditioned on (`confounder`). An input
+  that is itself constant in every episode (a colour, a serial number) cannot be told from such a cause by any
+  data: it is taken as an *echo* of one, and has no edges but to itself unless they are forced. Without hidden
+  causes (`confounder=False`) it is tested like any other input.
 - effect = 1 - error(x, z) / error(z), held-out: the share of what z leaves unexplained that x explains, in the
   column where it is largest. Small p with a tiny effect is what regression error looks like at large n, so
   `decide` asks for both.
@@ -44,6 +47,8 @@ TRACE = 1e-4
 DOUBT = 0.1
 """Of `least_effect`: what a redundant input must explain, given its last chance, to stay possible."""
 
+ECHO = "{} never changes in an episode, so it cannot be told from a hidden cause and is taken as its echo"
+
 
 @dataclass(frozen=True)
 class ResidualTest(IndependenceTest):
@@ -52,17 +57,13 @@ class ResidualTest(IndependenceTest):
     redundant: float = 0.7
     """share of an input's variance that the others may tell, where the target moves, before we doubt the test"""
     confounder: bool = True
-    """whether to look for hidden causes that are constant in episodes"""
+    """whether there may be hidden causes that are constant in episodes"""
     name: ClassVar[str] = "residual"
     least_n: ClassVar[int] = 100
     least_effect: ClassVar[float] = 0.03
 
     def settings(self) -> dict[str, Any]:
         return {"test": self.name, "least_effect": self.least_effect, **asdict(self)}
-
-    def decide(self, evidence: Evidence, alpha: float = 1e-4) -> np.ndarray:
-        """Edges: significant and not negligible, or beyond what the data can tell."""
-        return ((evidence.p < alpha) & (evidence.effect > self.least_effect)) | evidence.untestable
 
     def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
         self.check_size(variables)
@@ -74,7 +75,8 @@ class ResidualTest(IndependenceTest):
                 fix="collect more episodes, or leave 'episode' out if the rows are independent draws.",
             )
         shape = (len(variables.inputs), len(variables.targets))
-        out = Evidence(np.ones(shape), np.zeros(shape), np.zeros(shape), np.ones(shape, bool), {})
+        blank = np.zeros(shape)
+        out = Evidence(blank + 1, blank.copy(), blank.copy(), blank == 0, {}, echo=blank != 0)
         if data.inputs:
             hidden = [hidden_causes(data, self.budget, seed)] if self.confounder else []
             engine = make_engine(np.hstack([data.x, *hidden]), data.folds, self.budget, seed)
@@ -82,6 +84,8 @@ class ResidualTest(IndependenceTest):
             for place, target in zip(data.target_place, data.targets, strict=True):
                 if target.level.shape[1]:
                     _test_target(self, data, engine, sources, target, place, out)
+            if self.confounder:
+                _set_echoes_apart(data, out)
         for i, source in enumerate(variables.inputs):
             for j, target_factor in enumerate(variables.targets):
                 if out.untestable[i, j]:
@@ -193,29 +197,33 @@ def _look_for_redundancy(
     ]
     trace = out.p[data.input_place, j] < TRACE
     told = [i for i in told if not (trace[i] and out.effect[data.input_place[i], j] > test.least_effect)]  # edges
-    tag = {i: _is_tag(engine.x[:, sources[i].columns], data.starts) for i in told}
     for i in told:
         if variation(engine.x[:, sources[i].columns], y) < LEAST_VARIATION:
             untestable[i] = f"where {target.factor.name} moves, {data.inputs[i].name} hardly varies"
-        elif trace[i] and not tag[i]:
+        elif trace[i]:
             untestable[i] = _told(data, engine, sources, i) + "; there is a trace of dependence"
     unclear = [i for i in told if i not in untestable]
     needs = last_chance(engine, problem, law, unclear, data.columns, test.least_effect / 3)
     for i, need in zip(unclear, needs, strict=True):
-        if need > test.least_effect * (1 if tag[i] else DOUBT):
+        if need > test.least_effect * DOUBT:
             untestable[i] = _told(data, engine, sources, i)
     for i, why in untestable.items():
         out.untestable[data.input_place[i], j] = True
         out.why[data.inputs[i].name, target.factor.name] = why
 
 
-def _is_tag(x: np.ndarray, starts: np.ndarray) -> bool:
-    """Whether an input only names its episode (a colour, say): it never changes in one.
-
-    Tags go with whatever else is special about an episode, so they do not get the benefit of the doubt.
-    """
-    several = len(starts) < len(x)
-    return several and bool((np.maximum.reduceat(x, starts) == np.minimum.reduceat(x, starts)).all())
+def _set_echoes_apart(data: Prepared, out: Evidence) -> None:
+    assert out.echo is not None
+    if len(data.starts) == len(data.x):
+        return  # rows are independent draws: there are no episodes to be constant in
+    for i, (source, columns) in enumerate(zip(data.inputs, data.columns, strict=True)):
+        x = data.x[:, columns]
+        if (np.maximum.reduceat(x, data.starts) == np.minimum.reduceat(x, data.starts)).all():
+            for j, target in zip(data.target_place, data.targets, strict=True):
+                if target.own != i:
+                    place = data.input_place[i], j
+                    out.echo[place], out.untestable[place] = True, False
+                    out.why[source.name, target.factor.name] = ECHO.format(source.name)
 
 
 def _told(data: Prepared, engine: Engine, sources: list[_Source], i: int) -> str:
