@@ -1,0 +1,105 @@
+"""A training run on disk (or in memory): what it has computed is kept, and a later run goes on from there.
+
+`remember` keeps arrays that cost much and are computed once (a mask); `fit` keeps the state of a stage of
+training after every chunk. Files are written atomically and carry checksums, so a killed process loses at most
+one chunk, and what follows is the same to the bit as if it had not been killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from because_rl.errors import BecauseError
+from because_rl.io import read_arrays, write_arrays
+from because_rl.models.training import Batch, Progress, Stage, fit, skeleton, start
+
+Report = Callable[[str, int, int, dict[str, float]], None]
+"""(stage, steps done, steps in all, mean metrics)"""
+
+HISTORY = "history/"
+
+
+class Run:
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        folder: Path | None = None,
+        report: Report = lambda stage, done, total, metrics: None,
+        chunk: int = 500,
+    ):
+        if len(set(seeds)) != len(seeds) or not seeds:
+            raise BecauseError(f"Got seeds {list(seeds)}.", need="at least one, all different.", fix="pass --seeds 10.")
+        self.seeds, self.folder, self.report, self.chunk = tuple(seeds), folder, report, chunk
+        self.history: dict[str, dict[str, np.ndarray]] = {}
+        """stage -> metric -> (chunks, seeds)"""
+
+    def remember(self, name: str, compute: Callable[[], Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Arrays by name: from the folder if they are there, else computed and kept."""
+        if (known := self._read(name)) is not None:
+            return known
+        arrays = {key: np.asarray(value) for key, value in compute().items()}
+        if self.folder is not None:
+            write_arrays(self._file(name), arrays)
+        return arrays
+
+    def fit(self, stage: Stage, data: Batch, fixed: Any) -> Any:
+        """Train a stage to its end; returns its model, every array with a leading axis of seeds.
+
+        `fixed` holds what the loss needs and training does not change, with a leading axis of seeds.
+        """
+        known = self._read(stage.name)
+        history: dict[str, list[np.ndarray]] = {}
+        progress = None
+        if known is not None:
+            progress = _unflatten(jax.eval_shape(lambda: start(stage, fixed, self.seeds)), known, stage.name)
+            history = {k.removeprefix(HISTORY): list(v) for k, v in known.items() if k.startswith(HISTORY)}
+
+        def after(stage: Stage, progress: Progress, metrics: dict[str, np.ndarray]) -> None:
+            done = int(progress.step[0])
+            for name, value in (metrics | {"step": np.full(len(self.seeds), done)}).items():
+                history.setdefault(name, []).append(value)
+            if self.folder is not None:
+                past = {HISTORY + name: np.stack(values) for name, values in history.items()}
+                write_arrays(self._file(stage.name), _flatten(progress) | past)
+            self.report(stage.name, done, stage.steps, {k: float(v.mean()) for k, v in metrics.items()})
+
+        progress = fit(stage, data, fixed, self.seeds, progress, chunk=self.chunk, report=after)
+        self.history[stage.name] = {name: np.stack(values) for name, values in history.items()}
+        return eqx.combine(progress.params, skeleton(stage, fixed))
+
+    def _file(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}.npz"
+
+    def _read(self, name: str) -> dict[str, np.ndarray] | None:
+        if self.folder is None or not self._file(name).exists():
+            return None
+        return read_arrays(self._file(name))
+
+
+def _flatten(tree: Any) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _unflatten(like: Any, arrays: Mapping[str, np.ndarray], name: str) -> Any:
+    """The arrays in the shape of `like`, which must fit exactly."""
+
+    def place(path: Any, leaf: Any) -> jax.Array:
+        key = jax.tree_util.keystr(path)
+        if key not in arrays or arrays[key].shape != leaf.shape:
+            got = arrays[key].shape if key in arrays else "nothing"
+            raise BecauseError(
+                f"The saved stage '{name}' has {got} at {key}.",
+                need=f"an array of shape {leaf.shape}: the same method, config, data and seeds.",
+                fix="train into a new folder, or remove this one.",
+            )
+        return jax.numpy.asarray(arrays[key])
+
+    return jax.tree_util.tree_map_with_path(place, like)

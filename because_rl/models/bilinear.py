@@ -1,0 +1,234 @@
+"""The causal world model: T(s'_j | s, a) = phi_j(s, a)^T C mu(s'_j), where phi_j sees the parents of j only.
+
+For each target j the row x = [s, a] is gated by the edge weights M-bar before anything else touches it, so a
+non-parent has no path to the target: d next_j / d x_i is exactly 0 where M_ij = 0. Then one network per family
+(`layout`) makes phi_j, from which the next factor is decoded by the likelihood of its type:
+
+- continuous: a Gaussian around s_j plus a decoded change;
+- categorical: a softmax over levels, whose logits are inner products with mu(level);
+- binary: a logit per column, from several networks of which planning takes the least likely event.
+
+Purely additive features cannot say 'moves by (dx, dy) from here', so phi_j mixes its parents. And the paper's
+equation 6 alone collapses (everything shrinks, or mu grows without bound): here the likelihood holds phi, and
+the spectral form of the same regression, -2 E[phi^T C mu(s')] + E E'[(phi^T C mu(s''))^2], together with a
+second moment of mu kept near the identity, holds mu. Its minimum is the density ratio T(s'|s,a) / p(s').
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from because_rl.models.layout import Family, Layout
+from because_rl.models.nets import MLP, SharedMLP
+from because_rl.models.statistics import Statistics
+
+ZOOM = 10.0
+"""Differences are also seen through asinh(ZOOM d): what matters of a distance is often whether it is small."""
+
+
+class Wiring(NamedTuple):
+    """The mask as networks use it."""
+
+    gates: Float[Array, "targets columns"]
+    order: Array
+    """(targets, columns): the relabelling of `Layout.relabelling`"""
+
+
+def wire(layout: Layout, weights: np.ndarray) -> Wiring:
+    return Wiring(jnp.asarray(layout.gates(weights)), jnp.asarray(layout.relabelling(weights)))
+
+
+class Outputs(NamedTuple):
+    """Of one family, for one row."""
+
+    phi: Float[Array, "members p"]
+    value: Array
+    """continuous: (members, width) changes in units of their spread; else logits (members[, events], width)"""
+    spread: Array
+    """continuous: (members, width) log standard deviation in the same units; else empty"""
+
+
+def see(layout: Layout, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> tuple[Array, Array, Array]:
+    """Each target's view of a row: (targets, columns) raw values, standardised and gated values, gates."""
+    raw, gates = x[wiring.order], jnp.take_along_axis(wiring.gates, wiring.order, axis=1)
+    standard = ((x - stats.mean) / stats.scale)[wiring.order]
+    return raw, standard * gates, gates
+
+
+def dense(layout: Layout, stats: Statistics, raw: Array, gated: Array, gates: Array, embed: dict[str, Array]) -> Array:
+    """The features of one view that do not depend on a slot: columns, differences, meetings, places."""
+    parts = [gated[layout.plain_columns]]
+    start = 0
+    for i, k in layout.pairs:
+        a, b = layout.columns[i], layout.columns[k]
+        width = a.stop - a.start
+        d = (raw[a] - raw[b]) / stats.apart[start : start + width]
+        both = gates[a] * gates[b]
+        parts += [d * both, jnp.arcsinh(ZOOM * d) * both / 3.0]
+        start += width
+    for i, k in layout.meetings:
+        parts.append((gated[layout.columns[i]] * gated[layout.columns[k]]).sum(keepdims=True))
+    for kind, members in layout.slot_kinds.items():
+        for j in members:
+            here = gated[layout.columns[j]]
+            parts += [here.sum(keepdims=True), embed[kind].T @ here]
+    return jnp.concatenate(parts)
+
+
+def dense_size(layout: Layout, width: int) -> int:
+    pairs = 2 * sum(layout.inputs[i].width for i, _ in layout.pairs)
+    places = sum((1 + width) * len(members) for members in layout.slot_kinds.values())
+    return len(layout.plain_columns) + pairs + len(layout.meetings) + places
+
+
+class DenseHead(eqx.Module):
+    """A family without slots."""
+
+    family: Family = eqx.field(static=True)
+    trunk: SharedMLP
+    read: SharedMLP
+
+    def __init__(self, family: Family, inputs: int, hidden: int, phi: int, key: PRNGKeyArray):
+        k1, k2 = jax.random.split(key)
+        self.family = family
+        out = family.width * (2 if family.type == "continuous" else 1) + family.optional
+        self.trunk = SharedMLP((inputs, hidden, hidden, phi), len(family.members), k1)
+        self.read = SharedMLP((phi, out), len(family.members), k2, last=0.1)
+
+    def __call__(self, features: Float[Array, "members n"]) -> Outputs:
+        phi = jax.nn.silu(self.trunk(features))
+        out = self.read(phi)
+        if self.family.type == "continuous":
+            value, spread = jnp.split(out, 2, axis=1)
+            return Outputs(phi, value, soft_clip(spread))
+        return Outputs(phi, out, jnp.zeros((len(self.family.members), 0)))
+
+
+def soft_clip(log_std: Array) -> Array:
+    """Smoothly into [-6, 1]."""
+    return 1.0 - jax.nn.softplus(1.0 - (-6.0 + jax.nn.softplus(log_std + 6.0)))
+
+
+class SlotHead(eqx.Module):
+    """A family on slots: logit_c = local(what is in slot c, context) + mu_c . phi(own place, context).
+
+    The first part is the same function in every slot, so what is learned in one cell holds in all. The second
+    lets a thing move to other slots, and is there only for factors that were ever seen to: places are where
+    confounders hide.
+    """
+
+    family: Family = eqx.field(static=True)
+    mates: tuple[int, ...] = eqx.field(static=True)
+    slot: Array
+    context: MLP
+    local: MLP
+    move: MLP
+
+    def __init__(self, family: Family, mates: tuple[int, ...], plain: int, places: int, hidden: int, key: PRNGKeyArray):
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        self.family, self.mates = family, mates
+        members, small = len(family.members), hidden // 2
+        self.slot = jax.random.normal(k1, (small, len(mates)))
+        self.context = MLP((plain + members, small), k2)  # once a row, not once a slot
+        self.local = MLP((small, small, 1), k3, last=0.1)
+        self.move = MLP((places + plain + members, hidden, hidden, places), k4)
+
+    def __call__(
+        self, layout: Layout, stats: Statistics, gated: Float[Array, "members columns"], embed: Array
+    ) -> Outputs:
+        def member(j: int, who: Array, row: Array) -> tuple[Array, Array]:
+            context = jnp.concatenate([row[layout.plain_columns], who])
+            shift = self.context(context)
+            there = jnp.stack([row[layout.columns[i]] for i in self.mates], axis=1)  # (slots, mates)
+            local = jax.vmap(lambda slot: self.local(jax.nn.silu(self.slot @ slot + shift)))(there)[:, 0]
+            phi = self.move(jnp.concatenate([embed.T @ row[layout.columns[j]], context]))
+            return phi, 4.0 * local + stats.moves[j] * (embed @ phi)
+
+        eye = jnp.eye(len(self.family.members))
+        found = [member(j, eye[n], gated[n]) for n, j in enumerate(self.family.members)]  # each its own columns
+        phi, logits = (jnp.stack(parts) for parts in zip(*found, strict=True))
+        if self.family.optional:
+            logits = jnp.concatenate([logits, jnp.zeros((len(self.family.members), 1))], axis=1)
+        return Outputs(phi, logits, jnp.zeros((len(self.family.members), 0)))
+
+
+class BilinearModel(eqx.Module):
+    """All families. Call it on one row [s, a]; use `jax.vmap` for many."""
+
+    layout: Layout = eqx.field(static=True)
+    embed: dict[str, Array]
+    """kind -> (slots, places): E, which is also mu of a slot"""
+    heads: list[DenseHead | SlotHead]
+    """binary families without slots have a leading axis of `events` networks"""
+    mu: list[SharedMLP]
+    core: list[Array]
+    events: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        layout: Layout,
+        key: PRNGKeyArray,
+        *,
+        hidden: int = 128,
+        phi: int = 64,
+        places: int = 32,
+        events: int = 4,
+    ):
+        keys = iter(jax.random.split(key, 4 * len(layout.families) + len(layout.slot_kinds)))
+        self.layout, self.events = layout, events
+        self.embed = {
+            kind: jax.random.normal(next(keys), (layout.inputs[of[0]].width, places)) / places**0.5 * 2.0
+            for kind, of in layout.slot_kinds.items()
+        }
+        inputs, plain = dense_size(layout, places), len(layout.plain_columns)
+        self.heads, self.mu, self.core = [], [], []
+        for family in layout.families:
+            if family.slots:
+                mates = layout.slot_kinds[family.kind]
+                self.heads.append(SlotHead(family, mates, plain, places, hidden, next(keys)))
+            elif family.type == "binary":
+                many = jax.random.split(next(keys), events)
+                self.heads.append(jax.vmap(lambda k, f=family: DenseHead(f, inputs, hidden, phi, k))(many))
+            else:
+                self.heads.append(DenseHead(family, inputs, hidden, phi, next(keys)))
+            width = mu_width(family)
+            self.mu.append(SharedMLP((family.width, 64, width), len(family.members), next(keys)))
+            self.core.append(jax.random.normal(next(keys), (places if family.slots else phi, width)) / 8.0)
+
+    def __call__(self, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> list[Outputs]:
+        layout = self.layout
+        raw, gated, gates = see(layout, stats, wiring, x)
+        features = jax.vmap(lambda a, b, c: dense(layout, stats, a, b, c, self.embed))(raw, gated, gates)
+        out = []
+        for family, head in zip(layout.families, self.heads, strict=True):
+            members = np.array(family.members)
+            if isinstance(head, SlotHead):
+                out.append(head(layout, stats, gated[members], self.embed[family.kind]))
+            elif family.type == "binary":
+                phi, value, spread = jax.vmap(lambda h, f=features[members]: h(f))(head)
+                out.append(Outputs(phi.mean(0), jnp.moveaxis(value, 0, 1), spread[0]))
+            else:
+                out.append(head(features[members]))
+        return out
+
+    def represent(self, stats: Statistics, state: Float[Array, " state"]) -> list[Array]:
+        """mu of each family's members, (members, width), for one next state."""
+        size = self.layout.factors.state_size
+        standard = (state - stats.mean[:size]) / stats.scale[:size]
+        return [
+            mu(jnp.stack([standard[self.layout.factors.state[j].slice] for j in family.members]))
+            for family, mu in zip(self.layout.families, self.mu, strict=True)
+        ]
+
+
+def mu_width(family: Family) -> int:
+    """As many features as a factor can fill: a two-level factor has two."""
+    if family.type == "continuous":
+        return min(4 * family.width, 16)
+    return min(family.width, 16)

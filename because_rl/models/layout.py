@@ -1,0 +1,141 @@
+"""Where everything is: the columns, families and slots of a factor spec, as arrays that compiled code can use.
+
+A *family* is a group of state factors of one kind, type and width: they share a network. For each target the
+inputs are gated by the mask and then relabelled so that the target looks like the first of its family: the
+target and the family's first change places, and so do the parents that only one of the two has, kind by kind.
+What ped1 is to flag1, ped2 is to flag2. So one network can serve both.
+
+A kind whose discrete factors have several columns, with at least two state factors of it, has *slots*: column c
+means the same thing (a cell of a grid) in each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from because_rl.factors import Factor, FactorSpec
+
+LEAST_SLOTS = 3
+
+
+@dataclass(frozen=True)
+class Family:
+    """Targets that share a network, by their places in `FactorSpec.state`."""
+
+    kind: str
+    type: str
+    width: int
+    optional: bool
+    members: tuple[int, ...]
+    slots: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    factors: FactorSpec
+
+    @cached_property
+    def inputs(self) -> tuple[Factor, ...]:
+        """State factors, then action factors."""
+        return (*self.factors.state, *self.factors.action)
+
+    @cached_property
+    def columns(self) -> tuple[slice, ...]:
+        """Of each input in the row [state, action]."""
+        shift = self.factors.state_size
+        return tuple(
+            slice(f.start + shift * (i >= len(self.factors.state)), f.stop + shift * (i >= len(self.factors.state)))
+            for i, f in enumerate(self.inputs)
+        )
+
+    @property
+    def size(self) -> int:
+        return self.factors.state_size + self.factors.action_size
+
+    @cached_property
+    def slot_kinds(self) -> dict[str, tuple[int, ...]]:
+        """Kind -> the state factors that share its slots."""
+        found: dict[str, list[int]] = {}
+        for j, f in enumerate(self.factors.state):
+            if f.type != "continuous" and f.width >= LEAST_SLOTS:
+                found.setdefault(f"{f.kind}/{f.width}", []).append(j)
+        return {name.partition("/")[0]: tuple(js) for name, js in found.items() if len(js) > 1}
+
+    @cached_property
+    def families(self) -> tuple[Family, ...]:
+        groups: dict[tuple, list[int]] = {}
+        for j, f in enumerate(self.factors.state):
+            groups.setdefault((f.kind, f.type, f.width, f.optional), []).append(j)
+        return tuple(
+            Family(*key, tuple(js), any(js[0] in of for of in self.slot_kinds.values())) for key, js in groups.items()
+        )
+
+    @cached_property
+    def plain(self) -> tuple[int, ...]:
+        """Inputs that have no slots."""
+        slotted = {j for of in self.slot_kinds.values() for j in of}
+        return tuple(i for i in range(len(self.inputs)) if i not in slotted)
+
+    @cached_property
+    def plain_columns(self) -> np.ndarray:
+        return np.concatenate([np.zeros(0, int), *(np.arange(self.size)[self.columns[i]] for i in self.plain)])
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of continuous state factors of one kind, whose differences mean something."""
+        state = self.factors.state
+        return tuple(
+            (i, k)
+            for i, a in enumerate(state)
+            for k, b in enumerate(state)
+            if i < k and a.type == b.type == "continuous" and a.kind == b.kind and a.width == b.width
+        )
+
+    @cached_property
+    def meetings(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of factors on the same slots: whether they meet in one."""
+        return tuple((i, k) for of in self.slot_kinds.values() for n, i in enumerate(of) for k in of[n + 1 :])
+
+    def gates(self, weights: np.ndarray) -> np.ndarray:
+        """Edge weights (inputs, targets) -> a factor for each column, (targets, columns)."""
+        widths = [f.width for f in self.inputs]
+        order = np.concatenate([np.arange(self.size)[c] for c in self.columns])
+        out = np.zeros((weights.shape[1], self.size), np.float32)
+        out[:, order] = np.repeat(np.asarray(weights, np.float32), widths, axis=0).T
+        return out
+
+    def relabelling(self, weights: np.ndarray) -> np.ndarray:
+        """For each target the column that takes each column's place, (targets, columns)."""
+        kept = np.asarray(weights) > 0
+        out = np.tile(np.arange(self.size), (len(self.factors.state), 1))
+        for family in self.families:
+            if family.slots:
+                continue  # there the head is the same for every slot, which shares more
+            first = family.members[0]
+            common = kept[:, list(family.members)].all(1)
+            for j in family.members[1:]:
+                place = np.arange(len(self.inputs))
+                _swap(place, [first], [j])
+                for kind in {(f.kind, f.width) for f in self.inputs}:
+                    mine, its = (
+                        [
+                            i
+                            for i, f in enumerate(self.inputs)
+                            if (f.kind, f.width) == kind and kept[i, t] and not common[i] and i not in (first, j)
+                        ]
+                        for t in (first, j)
+                    )
+                    _swap(place, mine, its)
+                for i, source in enumerate(place):
+                    out[j, self.columns[i]] = np.arange(self.size)[self.columns[source]]
+        return out
+
+
+def _swap(place: np.ndarray, first: Sequence[int], second: Sequence[int]) -> None:
+    for a, b in zip(first, second, strict=False):
+        if a not in second and b not in first:
+            place[a], place[b] = place[b], place[a]

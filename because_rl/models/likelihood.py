@@ -1,0 +1,117 @@
+"""How likely a next state is, and what the next state will be, by the type of each factor. All for one row."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from because_rl.models.bilinear import Outputs
+from because_rl.models.layout import Family, Layout
+from because_rl.models.statistics import Statistics
+
+HALF = 0.5
+
+
+def split(layout: Layout, family: Family, state: Float[Array, " state"]) -> Float[Array, "members width"]:
+    return jnp.stack([state[layout.factors.state[j].slice] for j in family.members])
+
+
+def join(layout: Layout, parts: list[Array]) -> Float[Array, " state"]:
+    """The inverse of `split` over all families."""
+    columns = {
+        j: part[n] for family, part in zip(layout.families, parts, strict=True) for n, j in enumerate(family.members)
+    }
+    order = sorted(columns, key=lambda j: layout.factors.state[j].start)
+    return jnp.concatenate([columns[j] for j in order])
+
+
+def per_target(layout: Layout, parts: list[Array]) -> Float[Array, " targets"]:
+    """Values of each family's members, in the order of the targets."""
+    flat = {j: part[n] for f, part in zip(layout.families, parts, strict=True) for n, j in enumerate(f.members)}
+    return jnp.stack([flat[j] for j in range(len(layout.factors.state))])
+
+
+def negative_log_likelihood(
+    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, next_state: Array
+) -> Float[Array, " targets"]:
+    """-log T(s'_j | s, a) of each target; of binary factors the mean over their networks.
+
+    Gaussians are scaled by their own variance to the power 1/2 (beta-NLL): rows that are hard to predict keep
+    pulling at the mean.
+    """
+    parts = []
+    for family, out in zip(layout.families, outputs, strict=True):
+        now, then = split(layout, family, state), split(layout, family, next_state)
+        if family.type == "continuous":
+            error = (then - now) / split(layout, family, stats.change) - out.value
+            nll = HALF * (error * jnp.exp(-out.spread)) ** 2 + out.spread
+            parts.append((nll * jnp.exp(jax.lax.stop_gradient(out.spread))).sum(1))
+        elif family.type == "categorical":
+            parts.append(-(jax.nn.log_softmax(out.value, axis=1) * _with_absent(family, then)).sum(1))
+        elif family.slots:
+            parts.append(_cross_entropy(out.value, then).sum(1))
+        else:
+            parts.append(jax.vmap(_cross_entropy, in_axes=(1, None), out_axes=1)(out.value, then).mean(1).sum(1))
+    return per_target(layout, parts)
+
+
+def _with_absent(family: Family, values: Array) -> Array:
+    if not family.optional:
+        return values
+    return jnp.concatenate([values, 1.0 - values.sum(1, keepdims=True)], axis=1)
+
+
+def _cross_entropy(logits: Array, wanted: Array) -> Array:
+    return jax.nn.softplus(logits) - logits * wanted
+
+
+class Guess(NamedTuple):
+    """The likeliest next state and its log-probability (of the discrete factors)."""
+
+    state: Float[Array, " state"]
+    log_p: Float[Array, ""]
+
+
+def decode(
+    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, *, hard: bool, least: bool = True
+) -> Guess:
+    """What comes next: means of continuous factors, the likeliest level of categorical ones.
+
+    Binary factors stay probabilities unless `hard`; where several networks vote on an event, `least` takes the
+    one that believes in it least, else their mean.
+    """
+    parts, log_p = [], jnp.zeros(())
+    for family, out in zip(layout.families, outputs, strict=True):
+        now = split(layout, family, state)
+        if family.type == "continuous":
+            parts.append(now + out.value * split(layout, family, stats.change))
+        elif family.type == "categorical":
+            logs = jax.nn.log_softmax(out.value, axis=1)
+            best = logs.argmax(1)
+            parts.append(jax.nn.one_hot(best, logs.shape[1])[:, : family.width])
+            log_p = log_p + logs.max(1).sum()
+        else:
+            value = out.value if family.slots else (out.value.min(1) if least else out.value.mean(1))
+            if hard:
+                parts.append((value > 0).astype(value.dtype))
+                log_p = log_p - jax.nn.softplus(-jnp.abs(value)).sum()
+            else:
+                parts.append(jax.nn.sigmoid(value))
+    return Guess(join(layout, parts), log_p)
+
+
+def correct(
+    layout: Layout, stats: Statistics, guess: Array, state: Array, next_state: Array
+) -> Float[Array, " targets"]:
+    """1 where a discrete factor was predicted right; for continuous ones the squared error of the change."""
+    parts = []
+    for family in layout.families:
+        there, then = split(layout, family, guess), split(layout, family, next_state)
+        if family.type == "continuous":
+            parts.append((((there - then) / split(layout, family, stats.change)) ** 2).mean(1))
+        else:
+            parts.append(((there > HALF) == (then > HALF)).all(1).astype(jnp.float32))
+    return per_target(layout, parts)

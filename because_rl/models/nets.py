@@ -1,0 +1,59 @@
+"""Small networks: plain ones, and ones that the members of a family share, each with a deviation of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+
+class MLP(eqx.Module):
+    """x -> W_L silu(... silu(W_1 x + b_1)) + b_L, for one row."""
+
+    weights: list[Array]
+    biases: list[Array]
+
+    def __init__(self, sizes: Sequence[int], key: PRNGKeyArray, last: float = 1.0):
+        """`last` scales the initial weights of the last layer."""
+        keys = jax.random.split(key, len(sizes) - 1)
+        scales = [1.0] * (len(sizes) - 2) + [last]
+        self.weights = [
+            jax.random.normal(k, (b, a)) * (scale / max(a, 1) ** 0.5)
+            for k, a, b, scale in zip(keys, sizes[:-1], sizes[1:], scales, strict=True)
+        ]
+        self.biases = [jnp.zeros(b) for b in sizes[1:]]
+
+    def __call__(self, x: Float[Array, " n"]) -> Array:
+        for w, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = jax.nn.silu(w @ x + b)
+        return self.weights[-1] @ x + self.biases[-1]
+
+
+class SharedMLP(eqx.Module):
+    """One network for a family: member j uses W_l + U_l[j], where the deviations U begin at 0 and are decayed.
+
+    With little data the members act as one; what sets a member apart is learned when the data insist.
+    """
+
+    common: MLP
+    own: MLP
+    """the deviations, with a leading axis of members"""
+
+    def __init__(self, sizes: Sequence[int], members: int, key: PRNGKeyArray, last: float = 1.0):
+        self.common = MLP(sizes, key, last)
+        self.own = jax.tree.map(lambda a: jnp.zeros((members, *a.shape)), self.common)
+
+    def __call__(self, x: Float[Array, "members n"]) -> Float[Array, "members m"]:
+        """Member j on row j."""
+
+        def member(own: MLP, row: Array) -> Array:
+            return jax.tree.map(jnp.add, self.common, own)(row)
+
+        return jax.vmap(member)(self.own, x)
+
+    def deviation(self) -> Array:
+        """The sum of squares that a decay would keep small."""
+        return sum(((a**2).sum() for a in jax.tree.leaves(self.own)), jnp.zeros(()))

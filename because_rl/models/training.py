@@ -1,0 +1,134 @@
+"""Fit any loss by stochastic gradient descent, many seeds as one compiled program.
+
+A stage's state is its parameters, its optimiser and a step number; step t draws its batch and its noise from
+(seed, stage, t) alone. So a run that was stopped goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from because_rl.errors import BecauseError
+from because_rl.rng import child_seed
+
+Batch = Mapping[str, jax.Array]
+Loss = Callable[[Any, Any, Batch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+"""(model, fixed, batch, key) -> loss and metrics"""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One thing to fit."""
+
+    name: str
+    init: Callable[[jax.Array, Any], Any]
+    """(key, fixed of this seed) -> model (an equinox module)"""
+    loss: Loss
+    steps: int
+    batch: int = 256
+    rate: float = 1e-3
+    decay: float = 1e-4
+
+    def optimiser(self) -> optax.GradientTransformation:
+        warm = min(200, self.steps // 10 + 1)
+        schedule = optax.warmup_cosine_decay_schedule(0.1 * self.rate, self.rate, warm, self.steps)
+        return optax.chain(optax.clip_by_global_norm(10.0), optax.adamw(schedule, weight_decay=self.decay))
+
+
+class Progress(NamedTuple):
+    """What a stage has come to; every array has a leading axis of seeds."""
+
+    params: Any
+    optimiser: Any
+    step: jax.Array
+
+
+def start(stage: Stage, fixed: Any, seeds: Sequence[int]) -> Progress:
+    def one(key: jax.Array, fixed: Any) -> Progress:
+        params = eqx.filter(stage.init(key, fixed), eqx.is_inexact_array)
+        return Progress(params, stage.optimiser().init(params), jnp.zeros((), jnp.int32))
+
+    return jax.jit(jax.vmap(one))(_keys(stage, seeds, "init"), fixed)
+
+
+def _keys(stage: Stage, seeds: Sequence[int], use: str) -> jax.Array:
+    return jnp.stack([jax.random.key(child_seed(seed, stage.name, use) % 2**31) for seed in seeds])
+
+
+def skeleton(stage: Stage, fixed: Any) -> Any:
+    """The model's structure without its arrays: combine it with parameters to get the model."""
+    one = jax.tree.map(lambda a: a[0], fixed)
+    return eqx.partition(stage.init(jax.random.key(0), one), eqx.is_inexact_array)[1]
+
+
+def fit(
+    stage: Stage,
+    data: Batch,
+    fixed: Any,
+    seeds: Sequence[int],
+    progress: Progress | None = None,
+    *,
+    chunk: int = 500,
+    report: Callable[[Stage, Progress, dict[str, np.ndarray]], None] = lambda stage, progress, metrics: None,
+) -> Progress:
+    """Train until `stage.steps`; `report` is called after every chunk of steps with (seeds,) metrics."""
+    progress = start(stage, fixed, seeds) if progress is None else progress
+    advance = _advance(stage, skeleton(stage, fixed))
+    keys = _keys(stage, seeds, "train")
+    while (done := int(progress.step[0])) < stage.steps:
+        length = min(chunk - done % chunk, stage.steps - done)
+        progress, metrics = advance(progress, data, fixed, keys, length=length)
+        found = {name: np.asarray(value) for name, value in metrics.items()}
+        _check(stage, found, int(progress.step[0]), seeds)
+        report(stage, progress, found)
+    return progress
+
+
+def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[str, jax.Array]]]:
+    optimiser = stage.optimiser()
+
+    def step(progress: Progress, key: jax.Array, data: Batch, fixed: Any) -> tuple[Progress, dict[str, jax.Array]]:
+        row_key, loss_key = jax.random.split(jax.random.fold_in(key, progress.step))
+        n = next(iter(data.values())).shape[0]
+        rows = jax.random.randint(row_key, (stage.batch,), 0, n)
+        batch = {name: values[rows] for name, values in data.items()}
+
+        def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+            return stage.loss(eqx.combine(params, static), fixed, batch, loss_key)
+
+        (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(progress.params)
+        updates, state = optimiser.update(gradient, progress.optimiser, progress.params)
+        params = optax.apply_updates(progress.params, updates)
+        return Progress(params, state, progress.step + 1), {"loss": value} | metrics
+
+    @partial(jax.jit, static_argnames="length")
+    def advance(
+        progress: Progress, data: Batch, fixed: Any, keys: jax.Array, *, length: int
+    ) -> tuple[Progress, dict[str, jax.Array]]:
+        def one(progress: Progress, fixed: Any, key: jax.Array) -> tuple[Progress, dict[str, jax.Array]]:
+            progress, metrics = jax.lax.scan(lambda p, _: step(p, key, data, fixed), progress, length=length)
+            return progress, {name: value.mean(0) for name, value in metrics.items()}
+
+        return jax.vmap(one)(progress, fixed, keys)
+
+    return advance
+
+
+def _check(stage: Stage, metrics: dict[str, np.ndarray], step: int, seeds: Sequence[int]) -> None:
+    bad = ~np.isfinite(metrics["loss"])
+    if bad.any():
+        worst = int(np.argmax(bad))
+        raise BecauseError(
+            f"The loss of stage '{stage.name}' is {metrics['loss'][worst]} before step {step}, seed {seeds[worst]}.",
+            need="a finite loss.",
+            fix="lower the learning rate; 'because check DATASET' tells whether the data are sound.",
+        )

@@ -1,0 +1,170 @@
+"""Plan by imagining many futures and taking the first action of the best (model-predictive control).
+
+A candidate is a sequence of actions, scored in the model by the pessimistic return
+
+    J = sum_t gamma^t (P_t - P_{t-1}) - lambda sum_t gamma^t (1 - P_t) penalty_t + gamma^H (1 - P_H) V(s_H)
+
+where P_t is the probability that the goal has been reached by step t, so that the reward is paid once. Where
+candidates come from decides almost everything:
+
+- `behaviour`: actions drawn from the cloned action law of the data, step by step in the imagined states, with
+  noise that is correlated in time. This is what energy-weighted sampling amounts to.
+- `uniform`: actions drawn evenly from the action box, each held for `hold` steps.
+
+In both, last step's plan goes on as one candidate, and others stray from it. `method` says what is done with
+the scores: `best` takes the best candidate, `mppi` averages them by exp(J / temperature), `cem` refits the
+noise to the elite and samples again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from because_rl.factors import FactorSpec
+from because_rl.planning.goal import attained
+
+
+@dataclass(frozen=True)
+class ShootingConfig:
+    population: int = 256
+    horizon: int = 15
+    discount: float = 0.99
+    pessimism: float = 0.1
+    proposals: Literal["behaviour", "uniform"] = "behaviour"
+    method: Literal["best", "mppi", "cem"] = "best"
+    memory: float = 0.6
+    """AR(1) coefficient of the proposals' noise"""
+    spread: float = 1.0
+    """times the action law's own standard deviation"""
+    hold: int = 3
+    """steps that a uniform action is held"""
+    stray: float = 0.3
+    """share of candidates that vary last step's plan"""
+    rounds: int = 3
+    """of cem"""
+    elite: float = 0.1
+    temperature: float = 0.05
+
+
+class Imagined(NamedTuple):
+    """What a model is to a planner: three functions of one row, and what they need."""
+
+    begin: Callable[[Any, Array], Any]
+    """(parameters, state) -> whatever the model carries"""
+    advance: Callable[[Any, Any, Array], tuple[Any, Array, Array]]
+    """(parameters, carried, action) -> carried, state, penalty in [0, 1]"""
+    law: Callable[[Any, Array, Array, Array], Array]
+    """(parameters, state, goal, standard normal noise of an action's shape) -> action, as the data would"""
+    value: Callable[[Any, Array, Array], Array]
+    """(parameters, state, goal) -> chance that the goal is still reached, discounted"""
+
+
+class Plan(NamedTuple):
+    actions: Float[Array, "horizon action"]
+    score: Float[Array, ""]
+
+
+def first_plan(config: ShootingConfig, factors: FactorSpec) -> Plan:
+    """No plan yet."""
+    return Plan(jnp.zeros((config.horizon, factors.action_size)), jnp.full((), -jnp.inf))
+
+
+def plan(
+    config: ShootingConfig,
+    factors: FactorSpec,
+    model: Imagined,
+    parameters: Any,
+    state: Float[Array, " state"],
+    goal: Float[Array, " goal"],
+    before: Plan,
+    left: Array,
+    low: Float[Array, " action"],
+    high: Float[Array, " action"],
+    key: PRNGKeyArray,
+) -> Plan:
+    """The best plan for one world with `left` steps to go. `vmap` it over worlds and `jit` the whole."""
+    n, h, size = config.population, config.horizon, factors.action_size
+    strays = int(config.stray * n)
+    keys = jax.random.split(key, 4)
+    kept = jnp.concatenate([before.actions[1:], before.actions[-1:]])
+    has_plan = jnp.isfinite(before.score)
+
+    noise = correlated(keys[0], (n, h, size), config.memory)
+    # Candidates [0, strays) vary the kept plan, the first of them not at all; the others are drawn afresh.
+    follow = (jnp.arange(n) < strays) & has_plan
+    reach = (high - low) * 0.5
+    wobble = correlated(keys[1], (n, h, size), config.memory) * jnp.exp(
+        jax.random.uniform(keys[2], (n, 1, 1), minval=-4.0, maxval=-0.5)
+    )
+    wobble = wobble.at[0].set(0.0)
+    varied = jnp.clip(kept[None] + wobble * reach[None, None], low[None, None], high[None, None])
+    if config.proposals == "uniform":
+        held = jax.random.uniform(keys[3], (n, -(-h // config.hold), size), minval=low, maxval=high)
+        drawn = jnp.repeat(held, config.hold, axis=1)[:, :h]
+    else:
+        drawn = jnp.zeros((n, h, size))
+
+    def imagine(fixed: Array, noise: Array, follow: Array) -> tuple[Array, Array]:
+        """Score one candidate; where it does not follow a fixed sequence the law decides step by step."""
+
+        def step(carry: tuple, now: tuple) -> tuple:
+            carried, at, reached, total = carry
+            t, given, z = now
+            drawn = model.law(parameters, at, goal, z * config.spread)
+            action = jnp.clip(jnp.where(follow, given, drawn), low, high)
+            carried, after, penalty = model.advance(parameters, carried, action)
+            now_reached = jnp.maximum(reached, attained(factors, after, goal))
+            gain = now_reached - reached - config.pessimism * penalty * (1 - now_reached)
+            alive = (t < left).astype(jnp.float32)
+            total = total + alive * config.discount**t * gain
+            reached = jnp.where(t < left, now_reached, reached)
+            return (carried, after, reached, total), action
+
+        start = (model.begin(parameters, state), state, attained(factors, state, goal), jnp.zeros(()))
+        (_, end, reached, total), actions = jax.lax.scan(step, start, (jnp.arange(h), fixed, noise))
+        more = (left > h).astype(jnp.float32)  # beyond the end of the episode nothing counts
+        total = total + more * config.discount**h * (1 - reached) * model.value(parameters, end, goal)
+        return total, actions
+
+    uniform = config.proposals == "uniform"
+    fixed = jnp.where(follow[:, None, None], varied, drawn)
+    scores, actions = jax.vmap(imagine)(fixed, noise, follow | uniform)
+    if config.method == "cem":
+        scores, actions = _cem(config, imagine, scores, actions, low, high, keys[1])
+    if config.method == "mppi":
+        weight = jax.nn.softmax(scores / config.temperature)
+        return Plan(jnp.einsum("n,nha->ha", weight, actions), scores.max())
+    best = scores.argmax()
+    return Plan(actions[best], scores[best])
+
+
+def _cem(
+    config: ShootingConfig, imagine: Callable, scores: Array, actions: Array, low: Array, high: Array, key: PRNGKeyArray
+) -> tuple[Array, Array]:
+    n, elite = config.population, max(2, int(config.elite * config.population))
+    for k in jax.random.split(key, config.rounds - 1):
+        chosen = actions[jax.lax.top_k(scores, elite)[1]]
+        mean, std = chosen.mean(0), chosen.std(0)
+        fresh = mean[None] + std[None] * correlated(k, actions.shape, config.memory)
+        fresh = jnp.clip(fresh, low[None, None], high[None, None]).at[0].set(actions[scores.argmax()])
+        scores, actions = jax.vmap(imagine)(fresh, jnp.zeros_like(fresh), jnp.ones(n, bool))
+    return scores, actions
+
+
+def correlated(key: PRNGKeyArray, shape: tuple[int, int, int], memory: float) -> Float[Array, "n h a"]:
+    """Standard normal noise, AR(1) along the second axis: z_t = m z_{t-1} + sqrt(1 - m^2) e_t."""
+    fresh = jax.random.normal(key, (shape[1], shape[0], shape[2]))
+
+    def step(last: Array, e: Array) -> tuple[Array, Array]:
+        z = memory * last + (1 - memory**2) ** 0.5 * e
+        return z, z
+
+    first = fresh[0]
+    _, rest = jax.lax.scan(step, first, fresh[1:])
+    return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, 1)
