@@ -302,6 +302,93 @@ def _edge(text: str) -> tuple[str, str]:
     return source.strip(), target.strip()
 
 
+@contextlib.contextmanager
+def training_bar(label: str) -> Iterator[Any]:
+    """Yields report(stage, done, total, metrics): a line for each stage with its loss and time to go, on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
+    loss = TextColumn("loss {task.fields[loss]}")
+    with Progress(*columns, loss, TimeElapsedColumn(), TimeRemainingColumn(), console=_stderr) as bar:
+        lines: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
+            if stage not in lines:
+                lines[stage] = bar.add_task(f"{label}: {stage}", total=total, loss="-")
+            bar.update(lines[stage], completed=done, loss=f"{metrics['loss']:.4g}")
+
+        yield report
+
+
+@app.command(epilog="Example: because train td3bc --data unlock-medium --seeds 10 --set alpha=1.5")
+def train(
+    method: Annotated[str, typer.Argument(help="The method to train, such as td3bc.")],
+    data: Annotated[str, typer.Option(help="A dataset id, or the path of any Minari dataset.")],
+    seeds: Annotated[int, typer.Option(help="Train the seeds 0, 1, ... as one program.")] = 10,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method: 'alpha=1.5'; repeatable.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder of the run [under the root, by method and data].")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
+    chunk: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 500,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Train a method on a dataset, several seeds at once. Stopped at any moment, --resume loses one chunk at most."""
+    from because_rl.experiments.train import train as run
+
+    overrides = dict(_setting(text) for text in settings or ())
+    try:
+        with training_bar(f"{method} on {data}") as report:
+            result = run(
+                *(method, data, root, output, range(seeds), overrides, report, resume), factors=factors, chunk=chunk
+            )
+    except KeyboardInterrupt:
+        _stderr.print("Interrupted. Run the same command with --resume to continue.")
+        raise typer.Exit(130) from None
+    rows = [
+        {"stage": stage, "steps": int(metrics["step"]), "loss": f"{metrics['loss']:.4g}"}
+        for stage, metrics in result["stages"].items()
+    ]
+    title = f"{method} on {result['dataset']}: {result['seeds']} seeds, {result['seconds']} s, kept in {result['run']}"
+    emit(result, as_json, make_table(title, rows, ("steps", "loss")))
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise BecauseError(f"Got the setting {text!r}.", need="name=value.", fix="for example --set alpha=1.5.")
+    return key.strip(), value.strip()
+
+
+@app.command("evaluate", epilog="Example: because evaluate runs/td3bc-unlock-medium --split O --episodes 100 --json")
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    split: Annotated[str, typer.Option(help="I (training law) or O (law broken).")] = "O",
+    episodes: Annotated[int, typer.Option(help="Episodes per seed, the same scenes for every method.")] = 100,
+    spurious: Annotated[int | None, typer.Option(help="Spurious level: 1, 2, 4 or 8 [as in the data].")] = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Success of a trained method in worlds that it has not seen; kept beside the run."""
+    from because_rl.experiments.train import evaluate_run
+
+    result = evaluate_run(run, root, split, episodes, spurious)
+    row = {
+        "method": result["method"],
+        "dataset": result["dataset"],
+        "split": split,
+        "seeds": result["seeds"],
+        "episodes": result["episodes"],
+        "success": f"{result['success']:.3f} [{result['low95']:.3f}, {result['high95']:.3f}]",
+        "worst seed": f"{min(result['per_seed']):.3f}",
+        "best seed": f"{max(result['per_seed']):.3f}",
+        "seconds": result["seconds"],
+    }
+    emit(result, as_json, make_table("Success (mean over seeds, 95% t-interval)", [row], tuple(row)[3:]))
+
+
 def _bench(result: dict[str, Any], output: Path | None, as_json: bool, table: Table) -> None:
     from because_rl.io import write_json
 
@@ -345,6 +432,9 @@ def bench_discovery(
     keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run goes on.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
+    budget: Annotated[
+        float, typer.Option(help="CPU seconds after which a slow test stops in a case, with fewer data sets.")
+    ] = float("inf"),
     output: Output = None,
     as_json: Json = False,
 ) -> None:
@@ -352,17 +442,18 @@ def bench_discovery(
     from because_rl.experiments.discovery_study import study
 
     with progress_bar("Calibrating", "data sets") as report:
-        result = study(test, case, replications, seed, keep, report, workers)
+        result = study(test, case, replications, seed, keep, report, workers, budget)
     rows = [
         {"test": r["test"], "case": r["case"], "true null": "yes" if r["null"] else "no"}
         | {
             level: f"{r[level]['rate']:.3f} [{r[level]['low95']:.3f}, {r[level]['high95']:.3f}]"
             for level in ("0.05", "0.01")
         }
-        | {"0.0001": f"{r['0.0001']['rate']:.3f}", "ms": round(1000 * r["seconds"], 1)}
+        | {"0.0001": f"{r['0.0001']['rate']:.3f}", "data sets": r["replications"], "ms": round(1000 * r["seconds"], 1)}
         for r in result["rows"]
     ]
-    _bench(result, output, as_json, make_table("Share rejected, by level", rows, ("0.05", "0.01", "0.0001", "ms")))
+    numbers = ("0.05", "0.01", "0.0001", "data sets", "ms")
+    _bench(result, output, as_json, make_table("Share rejected, by level", rows, numbers))
 
 
 @bench.command("graphs", epilog="Example: because bench graphs --data crash-expert --seed 11 --keep work/graphs")
@@ -390,6 +481,65 @@ def bench_graphs(
     ]
     numbers = ("F1", "precision", "recall", "shd", "from distractors", "s")
     _bench(result, output, as_json, make_table("Edges found, against the true graph", rows, numbers))
+
+
+@bench.command("mask", epilog="Example: because bench mask --n 2000 --n 15000 -o results/discovery/cost.json")
+def bench_mask(
+    n: Annotated[list[int] | None, typer.Option(help="Transitions; repeatable [15000].")] = None,
+    pairs: Annotated[int, typer.Option(help="Pairs to time fcit on, scaled to all 285; 0 leaves it out.")] = 6,
+    seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Seconds and memory of a whole mask on data of Lift's shape, beside fcit; with -o also a plot (SVG, PNG)."""
+    from because_rl.experiments.discovery_cost import cost
+    from because_rl.report.cost_figure import draw_cost
+    from because_rl.report.graph_figure import save
+
+    with progress_bar("Timing", "measurements") as report:
+        result = cost(n or [15_000], pairs, seed, report)
+    if output is not None:
+        for suffix in (".svg", ".png"):
+            save(draw_cost(result["rows"]), output.with_suffix(suffix))
+    shown = ("test", "n", "run", "device", "pairs", "mask_seconds", "mask_cpu_seconds", "peak_gb", "load_before")
+    rows = [{name.replace("_", " "): row[name] for name in shown} for row in result["rows"]]
+    table = make_table("Cost of a whole mask", rows, tuple(name.replace("_", " ") for name in shown[4:]))
+    _bench(result, output, as_json, table)
+
+
+@app.command("oracle", epilog="Example: because oracle -o results/oracle.json")
+def oracle_command(
+    world: Annotated[list[str] | None, typer.Option(help="Worlds; repeatable [all].")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Splits; repeatable [I and O].")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Per world and split [200, 100, 30].")] = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Success of the oracle planner: the same planners with the simulator as their model."""
+    from because_rl.experiments.oracle import oracle
+
+    with progress_bar("Oracle", "tasks") as report:
+        result = oracle(world, split, episodes, report)
+    rows = result["rows"]
+    _bench(result, output, as_json, make_table("Oracle planner", rows, tuple(rows[0])[2:]))
+
+
+@bench.command("planning", epilog="Example: because bench planning --hidden 128 -o results/planning.json")
+def bench_planning(
+    hidden: Annotated[int, typer.Option(help="Width of the model's layers.")] = 128,
+    episodes: Annotated[int, typer.Option(help="Worlds planned for at once.")] = 16,
+    population: Annotated[int, typer.Option(help="Candidates per plan.")] = 256,
+    matmul: Annotated[int, typer.Option(help="Side of the matmul that sets the peak (GPU: 8192).")] = 2048,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Model evaluations per second of the planner, and its share of the matmul peak."""
+    from because_rl.experiments.planning_speed import planning_speed
+
+    with progress_bar("Planning", "worlds") as report:
+        result = planning_speed(hidden, episodes=episodes, population=population, matmul=matmul, report=report)
+    rows = [{k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()} for r in result["rows"]]
+    _bench(result, output, as_json, make_table(f"Planning on {result['device']}", rows, tuple(rows[0])[1:]))
 
 
 def main() -> None:

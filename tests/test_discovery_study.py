@@ -28,6 +28,23 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
     assert resumed["smallest_p"] == whole["smallest_p"]
 
 
+def test_a_slow_test_stops_when_its_budget_is_spent(tmp_path):
+    kept = calibrate({"residual": ResidualTest()}, ["linear-1-500"], 4, folder=tmp_path)["rows"][0]
+    assert kept["replications"] == 4
+    row = calibrate({"residual": ResidualTest()}, ["linear-1-500"], 50, folder=tmp_path, budget=1e-3)["rows"][0]
+    assert row == kept
+    fresh = calibrate({"residual": ResidualTest()}, ["linear-1-500"], 50, budget=1e-3)["rows"][0]
+    assert fresh["replications"] == 1
+
+
+def test_a_study_gives_each_test_the_cases_it_is_made_for():
+    rows = study(["fisherz", "gtest"], ["linear-5-500", "categorical-2800"], 2)["rows"]
+    assert [(row["test"], row["case"]) for row in rows] == [
+        ("gtest", "categorical-2800"),
+        ("fisherz", "linear-5-500"),
+    ]
+
+
 def test_a_study_says_what_it_does_not_know():
     with pytest.raises(BecauseError, match="no test 'tarot'"):
         study(["tarot"], None, 1)

@@ -37,9 +37,15 @@ class Data:
         """Rows of every tenth episode: never trained on, used to choose and to report."""
         return self.episode % 10 == 9
 
+    @property
+    def out_of_time(self) -> np.ndarray:
+        """The last rows of episodes that did not end at their goal."""
+        last = np.append(self.episode[1:] != self.episode[:-1], True)
+        return last & ~np.asarray(self.terminated, bool)
+
     def rows(self, keep: np.ndarray) -> dict[str, Any]:
         """A batch for training: JAX arrays by name."""
-        names = ("state", "action", "next_state", "goal", "reward", "terminated", "step")
+        names = ("state", "action", "next_state", "goal", "reward", "terminated", "out_of_time", "step")
         return {name: jnp.asarray(getattr(self, name)[keep], jnp.float32) for name in names}
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from because_rl.discovery.regression import Centres, Fit, Law, Rows, cross_fit, held_out_error, learn, predict
+from because_rl.discovery.threads import each
 from because_rl.rng import stream
 
 Within = Callable[[int, np.ndarray], np.ndarray]
@@ -73,7 +72,7 @@ class Engine:
             rows, target, centres = self._sample(problem, self.budget.learn_rows, self.budget.learn_centres)
             return learn(rows, target, problem.keep, centres, self.spread)
 
-        return _threads(one, problems)
+        return each(one, problems)
 
     def errors(self, problems: Sequence[Problem], law: Law) -> list[np.ndarray]:
         """Quick estimates of the share of each target column that stays unexplained."""
@@ -82,7 +81,7 @@ class Engine:
             rows, target, centres = self._sample(problem, self.budget.probe_rows, self.budget.probe_centres)
             return held_out_error(rows, target, problem.keep, centres, self.spread, law.metric, law.ridge)
 
-        return _threads(one, problems)
+        return each(one, problems)
 
     def _sample(self, problem: Problem, rows: int, centres: int) -> tuple[Rows, list[np.ndarray], Centres]:
         """At most so many rows and centres of a problem, the target times the weight of its row."""
@@ -96,7 +95,7 @@ class Engine:
         self, problems: Sequence[Problem], laws: Sequence[Law], within: Within | None = None
     ) -> list[tuple[Fit, np.ndarray]]:
         """The fits, and the prediction (n, w) of each row by the folds it is not in."""
-        return _threads(lambda problem, law: self._cross_fit(problem, law, within), problems, laws)
+        return each(lambda problem, law: self._cross_fit(problem, law, within), problems, laws)
 
     def _cross_fit(self, problem: Problem, law: Law, within: Within | None = None) -> tuple[Fit, np.ndarray]:
         target = [problem.target[f] for f in self.folds]
@@ -118,7 +117,7 @@ class Engine:
             plugged = self.predict(full, np.where(problem.keep > 0, self.x, plug))
             return self._cross_fit(problem, law)[1], plugged
 
-        return _threads(one, problems)
+        return each(one, problems)
 
 
 def make_engine(x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int) -> Engine:
@@ -151,8 +150,3 @@ def draw(rng: np.random.Generator, chance: np.ndarray, size: int) -> tuple[np.nd
     edges = np.cumsum(inclusion)
     rows = np.searchsorted(edges, (rng.random() + np.arange(size)) * (edges[-1] / size) * (1 - 1e-12))
     return rows, inclusion[rows]
-
-
-def _threads(function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
-    with ThreadPoolExecutor(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)) as pool:
-        return list(pool.map(function, *arguments))

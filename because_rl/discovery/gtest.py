@@ -17,6 +17,7 @@ environment). Least n: 100, but what counts is how often things happen: an edge 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from scipy.stats import gamma
@@ -71,6 +72,7 @@ def permutation_test(
         return NOTHING
     entropy = _entropy_given(y, strata)  # of all rows: how much there was to explain
     x, y, strata = x[keep], y[keep], joint(strata[keep])
+    strata = np.argsort(np.argsort(np.bincount(strata), kind="stable"))[strata]  # numbered by size
     order = np.argsort(strata, kind="stable")
     x, y, strata = x[order], y[order], strata[order]
     # n_bx and n_by do not change under shuffling: only sum n log n over the cells (b, x, y) does.
@@ -80,16 +82,17 @@ def permutation_test(
     fixed = _sum_n_log_n(np.bincount(strata)) - _sum_n_log_n(np.bincount(bx)) - _sum_n_log_n(np.bincount(by))
     observed = _sum_n_log_n(np.bincount(bx * y_width + y_local)) + fixed
     cells = (int(bx.max()) + 1) * y_width
+    shuffler, n_log_n = _Shuffler(strata, y_local), _n_log_n(np.arange(len(x) + 1))
     shuffled: list[np.ndarray] = []
     beaten, better, done, batch = 0, 0, 0, 19
     most = max(1, 4_000_000 // max(cells, len(x)))
     while done < permutations and beaten < stop_after and not (done >= CLEAR and _far(observed, shuffled)):
         batch = min(batch, most, permutations - done)
-        # strata are sorted, so sorting stratum + uniform shuffles within strata only
-        shuffle = np.argsort(strata + rng.random((batch, len(x))), axis=1)
-        index = bx * y_width + y_local[shuffle] + cells * np.arange(batch)[:, None]
+        index = shuffler(rng, batch)
+        index += bx * y_width
+        index += cells * np.arange(batch)[:, None]
         counts = np.bincount(index.reshape(-1), minlength=batch * cells).reshape(batch, cells)
-        value = _sum_n_log_n(counts) + fixed
+        value = n_log_n[counts].sum(-1) + fixed
         shuffled.append(value)
         beaten += int((value >= observed - 1e-9).sum())
         better += int((value > observed + 1e-9).sum())
@@ -117,15 +120,37 @@ def _far(observed: float, shuffled: list[np.ndarray]) -> bool:
     return bool(null.std() > 0 and observed > null.max() and observed > null.mean() + 10 * null.std())
 
 
-def _sum_n_log_n(counts: np.ndarray) -> np.ndarray:
+class _Shuffler:
+    """Shuffles y within strata, which are sorted and come by size: all strata of one size are shuffled at once."""
+
+    def __init__(self, strata: np.ndarray, y: np.ndarray):
+        size, count = np.unique(np.bincount(strata), return_counts=True)
+        ends = np.cumsum([0, *(size * count)])
+        self._y, self._size, self._ends = y, size.tolist(), list(pairwise(ends.tolist()))
+
+    def __call__(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+        """(batch, n)"""
+        out = np.empty((batch, len(self._y)), np.int64)
+        for size, (a, b) in zip(self._size, self._ends, strict=True):
+            block = np.tile(self._y[a:b], batch).reshape(-1, size)
+            out[:, a:b] = rng.permuted(block, axis=1, out=block).reshape(batch, -1)
+        return out
+
+
+def _n_log_n(counts: np.ndarray) -> np.ndarray:
     n = counts.astype(np.float64)
-    return (n * np.log(np.maximum(n, 1.0))).sum(-1)
+    return n * np.log(np.maximum(n, 1.0))
+
+
+def _sum_n_log_n(counts: np.ndarray) -> np.ndarray:
+    return _n_log_n(counts).sum(-1)
 
 
 def _varies(code: np.ndarray, strata: np.ndarray) -> np.ndarray:
     """Rows whose stratum holds more than one value of `code`."""
     strata = joint(strata)
-    pairs = np.unique(np.stack([strata, code], 1), axis=0)[:, 0]
+    width = int(code.max()) + 1
+    pairs = np.unique(strata * width + code) // width
     return (np.bincount(pairs, minlength=strata.max() + 1) > 1)[strata]
 
 

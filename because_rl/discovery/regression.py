@@ -13,10 +13,13 @@ The functions are pure and take NumPy or JAX arrays. Shapes do not depend on whi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg.lapack import dpotrs
 
 RIDGES = tuple(10.0**e for e in (-8, -7, -6, -5, -4, -3.25, -2.5, -1.75))
 """Penalties tried, relative to the mean squared kernel feature."""
@@ -73,10 +76,14 @@ def _positive(a: Array) -> Array:
 def kernel(a: Array, b: Array) -> Array:
     """1 / (1 + |a - b|^2) for all pairs of rows, from one matrix product."""
     xp = a.__array_namespace__()
-    left = xp.concat([-2 * a, (a * a).sum(-1, keepdims=True), xp.ones_like(a[:, :1])], axis=1)
-    right = xp.concat([b, xp.ones_like(b[:, :1]), (b * b).sum(-1, keepdims=True) + 1], axis=1)
-    distance = left @ right.T
-    return np.reciprocal(distance, out=distance) if xp is np else 1 / distance
+    right = xp.concat([b.T, xp.ones_like(b.T[:1]), xp.linalg.vecdot(b, b)[None]], axis=0)
+    return 1 / (_against_rows(a) @ right)
+
+
+def _against_rows(a: Array) -> Array:
+    """(m, p + 2): what gives 1 + |a - b|^2 when multiplied with the columns [b, 1, |b|^2]."""
+    xp = a.__array_namespace__()
+    return xp.concat([-2 * a, xp.linalg.vecdot(a, a)[:, None] + 1, xp.ones_like(a[:, :1])], axis=1)
 
 
 def unit(metric: Array, spread: Array) -> Array:
@@ -100,28 +107,46 @@ def root_of(metric: Array, keep: Array, spread: Array) -> Array:
     return vectors * xp.sqrt(xp.maximum(values, xp.zeros_like(values)))[None, :]
 
 
-def _features(u: Array, weight: Array | None, keep: Array, points: Array, root: Array) -> tuple[Array, Array]:
-    """The linear (rows, 1 + p) and the kernel (rows, m) features."""
-    xp = u.__array_namespace__()
-    linear = xp.concat([xp.ones_like(u[:, :1]), u * keep[None, :]], axis=1)
-    bumps = kernel(u @ root, points @ root)
-    return (linear, bumps) if weight is None else (linear * weight[:, None], bumps * weight[:, None])
+def _features(
+    u: Array, weight: Array | None, keep: Array, points: Array, root: Array, out: np.ndarray | None = None
+) -> Array:
+    """(P, rows): the constant and the inputs, then the kernel features, P = 1 + p + m; with NumPy into `out`."""
+    xp, p = u.__array_namespace__(), len(keep)
+    if out is None:
+        linear = xp.concat([xp.ones_like(u[:, :1]), u * keep[None, :]], axis=1)
+        out = xp.concat([linear.T, kernel(points @ root, u @ root)], axis=0)
+        return out if weight is None else out * weight[None, :]
+    out[0] = 1
+    np.multiply(u.T, keep[:, None], out=out[1 : 1 + p])
+    right, bumps = np.empty((p + 2, len(u))), out[1 + p :]  # as in `kernel`, without copies
+    seen = np.matmul(root.T, u.T, out=right[:p])
+    right[p] = 1
+    np.einsum("ij,ij->j", seen, seen, out=right[p + 1])
+    np.reciprocal(np.matmul(_against_rows(points @ root), right, out=bumps), out=bumps)
+    return out if weight is None else np.multiply(out, weight, out=out)
 
 
-def _all_features(rows: Rows, keep: Array, points: Array, root: Array) -> list[tuple[Array, Array]]:
+_thread = threading.local()
+
+
+def _all_features(rows: Rows, keep: Array, points: Array, root: Array) -> list[Array]:
+    """Fold by fold. With NumPy they stay good until this thread asks again: one piece of memory serves all
+    problems, since fresh pages would take a quarter of the time."""
     weights = [None] * len(rows.u) if rows.weight is None else rows.weight
-    return [_features(u, w, keep, points, root) for u, w in zip(rows.u, weights, strict=True)]
+    out: list[np.ndarray | None] = [None] * len(rows.u)
+    if root.__array_namespace__() is np:
+        size = 1 + len(keep) + len(points)
+        ends = size * np.cumsum([0, *map(len, rows.u)])
+        if len(getattr(_thread, "scratch", ())) < ends[-1]:
+            _thread.scratch = np.empty(ends[-1])
+        out = [_thread.scratch[a:b].reshape(size, -1) for a, b in pairwise(ends)]
+    return [_features(u, w, keep, points, root, o) for u, w, o in zip(rows.u, weights, out, strict=True)]
 
 
-def _moments(features: list[tuple[Array, Array]], target: Sequence[Array]) -> tuple[Array, Array]:
+def _moments(features: list[Array], target: Sequence[Array]) -> tuple[Array, Array]:
     """Per fold: features' features (K, P, P) and features' target (K, P, w)."""
-    gram, cross = [], []
-    for (linear, bumps), t in zip(features, target, strict=True):
-        xp = linear.__array_namespace__()
-        mixed = linear.T @ bumps
-        top, bottom = xp.concat([linear.T @ linear, mixed], axis=1), xp.concat([mixed.T, bumps.T @ bumps], axis=1)
-        gram.append(xp.concat([top, bottom], axis=0))
-        cross.append(xp.concat([linear.T @ t, bumps.T @ t], axis=0))
+    xp = features[0].__array_namespace__()
+    gram, cross = [f @ f.T for f in features], [f @ t for f, t in zip(features, target, strict=True)]
     return xp.stack(gram), xp.stack(cross)
 
 
@@ -135,10 +160,37 @@ def _penalty(points: Array, root: Array) -> Array:
 def _solve(gram: Array, cross: Array, penalty: Array, ridge: Array, free: Array) -> Array:
     """Coefficients of the features that are free; the others' are 0. Moments are means over rows."""
     xp = gram.__array_namespace__()
+    if xp is np:
+        return _solve_one_by_one(gram, cross, penalty, ridge, free)
     both = free[..., :, None] * free[..., None, :]
     eye = xp.eye(gram.shape[-1], dtype=gram.dtype).reshape((1,) * (gram.ndim - 2) + gram.shape[-2:])
     left = (gram + ridge * penalty) * both + eye * (1 - free + JITTER)[..., None]
     return xp.linalg.solve(left, cross * free[..., None])
+
+
+def _solve_one_by_one(gram: Array, cross: Array, penalty: Array, ridge: Array, free: Array) -> Array:
+    """`_solve` by Cholesky factors of the free part alone: for each fold all penalties, or a single one."""
+    size, width = cross.shape[-2:]
+    batch = np.broadcast_shapes(gram.shape[:-2], np.shape(ridge)[:-2])
+    penalty, ridges = penalty.reshape(size, size), np.ravel(ridge)
+    folds = [a.reshape(-1, *a.shape[-2:]) for a in (gram, cross)]
+    out = np.zeros((len(folds[0]), len(ridges), size, width))
+    for g, c, may, o in zip(*folds, free.reshape(-1, size), out, strict=True):
+        places = np.flatnonzero(may)
+        some_g, some_penalty = (a[places].take(places, 1) for a in (g, penalty))
+        for k, r in enumerate(ridges):
+            left = r * some_penalty
+            left += some_g
+            left.flat[:: len(left) + 1] += JITTER
+            o[k, places] = _solve_positive(left, c[places])
+    return out.reshape(*batch, size, width)
+
+
+def _solve_positive(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    try:
+        return dpotrs(np.linalg.cholesky(left).T, right)[0]
+    except np.linalg.LinAlgError:  # rounding
+        return np.linalg.solve(left, right)
 
 
 def _count(rows: Rows) -> Array:
@@ -250,21 +302,13 @@ def cross_fit(
     if within is None:
         gram, cross = _moments(features, target)
     else:
-        centred = [(within(k, linear), within(k, bumps)) for k, (linear, bumps) in enumerate(features)]
+        centred = [within(k, f.T).T for k, f in enumerate(features)]
         gram, cross = _moments(centred, [within(k, t) for k, t in enumerate(target)])
     others, others_cross, free = _held_out(rows, gram, cross, centres)
     c = _solve(others, others_cross, _penalty(centres.points, root)[None], ridge, free)
-    p = len(keep)
-    return Fit(root, centres.points, c), [
-        linear @ c[k, : 1 + p] + bumps @ c[k, 1 + p :] for k, (linear, bumps) in enumerate(features)
-    ]
+    return Fit(root, centres.points, c), [f.T @ c[k] for k, f in enumerate(features)]
 
 
 def predict(fit: Fit, rows: Rows, keep: Array) -> list[Array]:
     """The fit at other inputs, fold by fold."""
-    p = len(keep)
-    features = _all_features(rows, keep, fit.points, fit.root)
-    return [
-        linear @ fit.coefficients[k, : 1 + p] + bumps @ fit.coefficients[k, 1 + p :]
-        for k, (linear, bumps) in enumerate(features)
-    ]
+    return [f.T @ fit.coefficients[k] for k, f in enumerate(_all_features(rows, keep, fit.points, fit.root))]

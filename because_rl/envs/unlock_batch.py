@@ -17,6 +17,22 @@ _TARGET = np.stack(
 """(36, 4): the cell that a move leads to; a wall keeps the agent where it is."""
 
 
+def unlock_step(state: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """One step of Unlock as a function of state rows (n, 110 or more) and action columns (n, 8); pure."""
+    after = state.copy()
+    agent, key, door = (state[:, start : start + CELLS] for start in (0, CELLS, 2 * CELLS))
+    has, pick, open_ = state[:, 3 * CELLS + 1 : 3 * CELLS + 2], columns[:, 5:6], columns[:, 7:8]
+    picked = agent * key * pick
+    after[:, CELLS : 2 * CELLS] = key - picked
+    after[:, 2 * CELLS : 3 * CELLS] = door * (1 - agent * open_ * has)
+    holds = np.maximum(has[:, 0], picked.sum(1))
+    after[:, 3 * CELLS : 3 * CELLS + 2] = np.stack([1 - holds, holds], axis=1)
+    moving = np.flatnonzero(columns[:, :4].any(1))
+    after[moving, :CELLS] = 0
+    after[moving, _TARGET[agent[moving].argmax(1), columns[moving, :4].argmax(1)]] = 1
+    return after
+
+
 class UnlockBatch(BatchEnv):
     world = Unlock
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.discovery.gtest import GTest
+from because_rl.discovery.discover import make_test
 from because_rl.discovery.independence import IndependenceTest, Variables
-from because_rl.discovery.residual import ResidualTest
 from because_rl.errors import BecauseError
-from because_rl.experiments.discovery_peers import PairTest, installed
+from because_rl.experiments.discovery_peers import COUNTING, MOST_ROWS, PairTest, installed, versions
 from because_rl.factors import Factor
 from because_rl.intervals import wilson
 from because_rl.io import read_json, write_json
@@ -31,8 +30,8 @@ Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
 Report = Callable[[int, int], None]
 
 LEVELS = (0.05, 0.01, 1e-4)
-EPISODE = 25
-"""Rows per episode in the cases whose rows come in episodes."""
+OURS = ("residual", "gtest", "fcit", "fisherz")
+"""Those of our tests that give p-values."""
 
 
 @dataclass(frozen=True)
@@ -154,11 +153,13 @@ def calibrate(
     folder: Path | None = None,
     report: Report = lambda done, total: None,
     workers: int = 1,
+    budget: float = math.inf,
 ) -> dict[str, Any]:
     """Rejection rates of each test in each case, all tests on the same data.
 
     With `folder` the p-values are kept there, a file per test and case, and a later call goes on from them.
     `workers` processes share the replications; each replication has its own seed, so the answer is the same.
+    A test that has spent `budget` CPU seconds in a case stops there with the replications it has.
     """
     rows, done, total = [], 0, len(tests) * len(cases) * replications
     context = multiprocessing.get_context("spawn")
@@ -166,9 +167,9 @@ def calibrate(
         for name, test in tests.items():
             for case in cases:
                 found = _resume(folder, name, case, seed)
-                while len(found["p"]) < replications:
-                    numbers = range(len(found["p"]), min(len(found["p"]) + 10 * workers, replications))
-                    run = partial(_replicate, test, case, seed)
+                run = partial(_replicate, test, case, seed)
+                while size := _batch(found, replications, budget, workers):
+                    numbers = range(len(found["p"]), len(found["p"]) + size)
                     for p, seconds in pool.map(run, numbers) if pool else map(run, numbers):
                         found["p"].append(p)
                         found["seconds"].append(round(seconds, 5))
@@ -180,12 +181,22 @@ def calibrate(
     return {"rows": rows, "levels": list(LEVELS), "replications": replications, "seed": seed}
 
 
+def _batch(found: dict[str, list[float]], replications: int, budget: float, workers: int) -> int:
+    """How many replications to do before the next look at the clock."""
+    done, spent = len(found["p"]), sum(found["seconds"])
+    if spent >= budget:
+        return 0
+    # In rounds of 10, or as many as seem to fit in the budget; before the first one, who knows.
+    fit = 10 if budget == math.inf else min(10.0, (budget - spent) * done / max(spent, 1e-9))
+    return max(0, min(max(1, int(fit)) * workers, replications - done))
+
+
 def _replicate(test: IndependenceTest | PairTest, case: str, seed: int, number: int) -> tuple[float, float]:
-    """p and seconds of one replication."""
+    """p and CPU seconds (which do not depend on what else the machine does) of one replication."""
     sample = CASES[case].draw(stream(seed, "calibrate", case, number), CASES[case].n)
-    begin = time.perf_counter()
+    begin = time.process_time()
     p = pair(test, *sample, seed=child_seed(seed, "calibrate", case, number))
-    return p, time.perf_counter() - begin
+    return p, time.process_time() - begin
 
 
 def _row(name: str, case: str, found: dict[str, list[float]], replications: int) -> dict[str, Any]:
@@ -194,7 +205,8 @@ def _row(name: str, case: str, found: dict[str, list[float]], replications: int)
     for level in LEVELS:
         low, high = wilson(float((p < level).mean()), len(p))
         row[f"{level:g}"] = {"rate": float((p < level).mean()), "low95": float(low), "high95": float(high)}
-    return row | {"seconds": float(np.median(found["seconds"][:replications])), "smallest_p": float(p.min())}
+    seconds = float(np.median(found["seconds"][:replications]))
+    return row | {"replications": len(p), "seconds": seconds, "smallest_p": float(p.min())}
 
 
 def _file(folder: Path, name: str, case: str, seed: int) -> Path:
@@ -215,9 +227,10 @@ def study(
     folder: Path | None = None,
     report: Report = lambda done, total: None,
     workers: int = 1,
+    budget: float = math.inf,
 ) -> dict[str, Any]:
     """`calibrate` by name: our tests and the installed peers, each on the cases it is made for."""
-    available: dict[str, IndependenceTest | PairTest] = {"residual": ResidualTest(), "gtest": GTest()} | installed()
+    available: dict[str, IndependenceTest | PairTest] = {name: make_test(name) for name in OURS} | installed()
     if unknown := [name for name in names or () if name not in available]:
         raise BecauseError(
             f"There is no test {unknown[0]!r} here.",
@@ -229,7 +242,15 @@ def study(
     chosen = {name: test for name, test in available.items() if not names or name in names}
     rows: list[dict[str, Any]] = []
     for name, test in chosen.items():
-        fitting = [c for c in cases or CASES if (name == "gtest") == c.startswith("categorical")]
-        rows += calibrate({name: test}, fitting, replications, seed, folder, report, workers)["rows"]
-    settings = {"tests": list(chosen), "replications": replications, "seed": seed}
+        fitting = [case for case in cases or CASES if _fits(name, case)]
+        rows += calibrate({name: test}, fitting, replications, seed, folder, report, workers, budget)["rows"]
+    settings = {"tests": list(chosen), "replications": replications, "seed": seed, "peers": versions()}
+    if budget < math.inf:
+        settings["seconds_per_test_and_case"] = budget
     return {"rows": rows, "provenance": provenance(**settings)}
+
+
+def _fits(name: str, case: str) -> bool:
+    """Counting tests are for categories, the others for numbers, and some cannot take many rows."""
+    counts = name == "gtest" or name in COUNTING
+    return counts == case.startswith("categorical") and CASES[case].n <= MOST_ROWS.get(name, math.inf)

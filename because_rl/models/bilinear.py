@@ -9,9 +9,9 @@ non-parent has no path to the target: d next_j / d x_i is exactly 0 where M_ij =
 - binary: a logit per column, from several networks of which planning takes the least likely event.
 
 Purely additive features cannot say 'moves by (dx, dy) from here', so phi_j mixes its parents. And the paper's
-equation 6 alone collapses (everything shrinks, or mu grows without bound): here the likelihood holds phi, and
-the spectral form of the same regression, -2 E[phi^T C mu(s')] + E E'[(phi^T C mu(s''))^2], together with a
-second moment of mu kept near the identity, holds mu. Its minimum is the density ratio T(s'|s,a) / p(s').
+equation 6, |mu(s') K_mu^-1 - C^T phi(s, a)|^2, collapses as it stands: everything shrinks, or mu grows without
+bound. Here the likelihood holds phi, and mu is whitened (mean 0, covariance 1), so that K_mu is the identity and
+mu can neither shrink nor grow.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.layout import Family, Layout
 from because_rl.models.nets import MLP, SharedMLP
+from because_rl.models.noise import normal
 from because_rl.models.statistics import Statistics
 
 ZOOM = 10.0
@@ -54,7 +55,7 @@ class Outputs(NamedTuple):
     """continuous: (members, width) log standard deviation in the same units; else empty"""
 
 
-def see(layout: Layout, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> tuple[Array, Array, Array]:
+def see(stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> tuple[Array, Array, Array]:
     """Each target's view of a row: (targets, columns) raw values, standardised and gated values, gates."""
     raw, gates = x[wiring.order], jnp.take_along_axis(wiring.gates, wiring.order, axis=1)
     standard = ((x - stats.mean) / stats.scale)[wiring.order]
@@ -63,15 +64,10 @@ def see(layout: Layout, stats: Statistics, wiring: Wiring, x: Float[Array, " col
 
 def dense(layout: Layout, stats: Statistics, raw: Array, gated: Array, gates: Array, embed: dict[str, Array]) -> Array:
     """The features of one view that do not depend on a slot: columns, differences, meetings, places."""
-    parts = [gated[layout.plain_columns]]
-    start = 0
-    for i, k in layout.pairs:
-        a, b = layout.columns[i], layout.columns[k]
-        width = a.stop - a.start
-        d = (raw[a] - raw[b]) / stats.apart[start : start + width]
-        both = gates[a] * gates[b]
-        parts += [d * both, jnp.arcsinh(ZOOM * d) * both / 3.0]
-        start += width
+    first, second = layout.pair_columns
+    apart = (raw[first] - raw[second]) / stats.apart
+    both = gates[first] * gates[second]
+    parts = [gated[layout.plain_columns], apart * both, jnp.arcsinh(ZOOM * apart) * both / 3.0]
     for i, k in layout.meetings:
         parts.append((gated[layout.columns[i]] * gated[layout.columns[k]]).sum(keepdims=True))
     for kind, members in layout.slot_kinds.items():
@@ -134,7 +130,7 @@ class SlotHead(eqx.Module):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.family, self.mates = family, mates
         members, small = len(family.members), hidden // 2
-        self.slot = jax.random.normal(k1, (small, len(mates)))
+        self.slot = normal(k1, (small, len(mates)))
         self.context = MLP((plain + members, small), k2)  # once a row, not once a slot
         self.local = MLP((small, small, 1), k3, last=0.1)
         self.move = MLP((places + plain + members, hidden, hidden, places), k4)
@@ -169,6 +165,7 @@ class BilinearModel(eqx.Module):
     mu: list[SharedMLP]
     core: list[Array]
     events: int = eqx.field(static=True)
+    places: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -181,9 +178,9 @@ class BilinearModel(eqx.Module):
         events: int = 4,
     ):
         keys = iter(jax.random.split(key, 4 * len(layout.families) + len(layout.slot_kinds)))
-        self.layout, self.events = layout, events
+        self.layout, self.events, self.places = layout, events, places
         self.embed = {
-            kind: jax.random.normal(next(keys), (layout.inputs[of[0]].width, places)) / places**0.5 * 2.0
+            kind: normal(next(keys), (layout.inputs[of[0]].width, places)) / places**0.5 * 2.0
             for kind, of in layout.slot_kinds.items()
         }
         inputs, plain = dense_size(layout, places), len(layout.plain_columns)
@@ -199,36 +196,70 @@ class BilinearModel(eqx.Module):
                 self.heads.append(DenseHead(family, inputs, hidden, phi, next(keys)))
             width = mu_width(family)
             self.mu.append(SharedMLP((family.width, 64, width), len(family.members), next(keys)))
-            self.core.append(jax.random.normal(next(keys), (places if family.slots else phi, width)) / 8.0)
+            self.core.append(normal(next(keys), (places if family.slots else phi, width)) / 8.0)
 
-    def __call__(self, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> list[Outputs]:
+    def __call__(
+        self, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"], families: tuple[int, ...] | None = None
+    ) -> list[Outputs]:
+        """The outputs of all families, or of those asked for."""
         layout = self.layout
-        raw, gated, gates = see(layout, stats, wiring, x)
-        features = jax.vmap(lambda a, b, c: dense(layout, stats, a, b, c, self.embed))(raw, gated, gates)
+        raw, gated, gates = see(stats, wiring, x)
+        wanted = range(len(layout.families)) if families is None else families
+        members = [np.array(layout.families[n].members) for n in wanted]
+        dense_members = [m for m, n in zip(members, wanted, strict=True) if not layout.families[n].slots]
+        place = np.concatenate([np.zeros(0, int), *dense_members])
+        features = jnp.zeros((len(gated), dense_size(layout, self.places)))
+        if len(place):
+            made = jax.vmap(lambda a, b, c: dense(layout, stats, a, b, c, self.embed))(
+                raw[place], gated[place], gates[place]
+            )
+            features = features.at[place].set(made)
         out = []
-        for family, head in zip(layout.families, self.heads, strict=True):
-            members = np.array(family.members)
+        for n, who in zip(wanted, members, strict=True):
+            family, head = layout.families[n], self.heads[n]
             if isinstance(head, SlotHead):
-                out.append(head(layout, stats, gated[members], self.embed[family.kind]))
+                out.append(head(layout, stats, gated[who], self.embed[family.kind]))
             elif family.type == "binary":
-                phi, value, spread = jax.vmap(lambda h, f=features[members]: h(f))(head)
+                phi, value, spread = jax.vmap(lambda h, f=features[who]: h(f))(head)
                 out.append(Outputs(phi.mean(0), jnp.moveaxis(value, 0, 1), spread[0]))
             else:
-                out.append(head(features[members]))
+                out.append(head(features[who]))
         return out
 
     def represent(self, stats: Statistics, state: Float[Array, " state"]) -> list[Array]:
-        """mu of each family's members, (members, width), for one next state."""
+        """mu of each family's members before whitening, (members, width), for one next state."""
         size = self.layout.factors.state_size
         standard = (state - stats.mean[:size]) / stats.scale[:size]
         return [
-            mu(jnp.stack([standard[self.layout.factors.state[j].slice] for j in family.members]))
+            mu(standard[self.layout.family_columns(family)])
             for family, mu in zip(self.layout.families, self.mu, strict=True)
         ]
 
 
+class Whitening(NamedTuple):
+    """mu = map (raw - mean), member by member."""
+
+    mean: Float[Array, "members width"]
+    map: Float[Array, "members width width"]
+
+    def __call__(self, features: Float[Array, "members width"]) -> Array:
+        return jnp.einsum("mkl,ml->mk", self.map, features - self.mean)
+
+
+def whiten(features: Float[Array, "rows members width"]) -> tuple[Array, Whitening]:
+    """Features with mean 0 and covariance 1 over the rows, member by member, and how to get them."""
+    mean = features.mean(0)
+    centred = features - mean[None]
+    width = features.shape[2]
+    covariance = jnp.einsum("bmk,bml->mkl", centred, centred) / len(features)
+    ridge = 1e-5 * jnp.trace(covariance, axis1=1, axis2=2)[:, None, None] / width + 1e-8
+    root = jnp.linalg.cholesky(covariance + ridge * jnp.eye(width)[None])
+    maps = jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(r, jnp.eye(width), lower=True))(root)
+    return jnp.einsum("mkl,bml->bmk", maps, centred), Whitening(mean, maps)
+
+
 def mu_width(family: Family) -> int:
-    """As many features as a factor can fill: a two-level factor has two."""
+    """As many features as a factor can fill beside the constant: with two levels one."""
     if family.type == "continuous":
-        return min(4 * family.width, 16)
-    return min(family.width, 16)
+        return min(2 * family.width, 16)
+    return min(family.width - (family.type == "categorical" and not family.optional), 16)

@@ -67,7 +67,7 @@ class Layout:
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
-        groups: dict[tuple, list[int]] = {}
+        groups: dict[tuple[str, str, int, bool], list[int]] = {}
         for j, f in enumerate(self.factors.state):
             groups.setdefault((f.kind, f.type, f.width, f.optional), []).append(j)
         return tuple(
@@ -96,6 +96,33 @@ class Layout:
         )
 
     @cached_property
+    def pair_columns(self) -> tuple[np.ndarray, np.ndarray]:
+        """The columns of the first and of the second of all pairs, side by side."""
+        every = np.arange(self.size)
+        first, second = (
+            np.concatenate([np.zeros(0, int), *(every[self.columns[pair[k]]] for pair in self.pairs)]) for k in (0, 1)
+        )
+        return first, second
+
+    @cached_property
+    def goal_bearing(self) -> tuple[bool, ...]:
+        """Families of which some member is what the goal is about."""
+        wanted = {goal.of for goal in self.factors.goal}
+        return tuple(any(self.factors.state[j].name in wanted for j in f.members) for f in self.families)
+
+    def family_columns(self, family: Family) -> np.ndarray:
+        """(members, width) columns of the state."""
+        return np.stack([np.arange(*self.factors.state[j].slice.indices(self.size)) for j in family.members])
+
+    @cached_property
+    def factor_of_column(self) -> np.ndarray:
+        """(columns,) which input each column belongs to."""
+        out = np.zeros(self.size, int)
+        for i, columns in enumerate(self.columns):
+            out[columns] = i
+        return out
+
+    @cached_property
     def meetings(self) -> tuple[tuple[int, int], ...]:
         """Pairs of factors on the same slots: whether they meet in one."""
         return tuple((i, k) for of in self.slot_kinds.values() for n, i in enumerate(of) for k in of[n + 1 :])
@@ -116,7 +143,7 @@ class Layout:
             if family.slots:
                 continue  # there the head is the same for every slot, which shares more
             first = family.members[0]
-            common = kept[:, list(family.members)].all(1)
+            common = np.asarray(kept[:, list(family.members)].all(axis=1))
             for j in family.members[1:]:
                 place = np.arange(len(self.inputs))
                 _swap(place, [first], [j])

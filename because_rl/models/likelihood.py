@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from because_rl.models.bilinear import Outputs
@@ -16,22 +17,19 @@ HALF = 0.5
 
 
 def split(layout: Layout, family: Family, state: Float[Array, " state"]) -> Float[Array, "members width"]:
-    return jnp.stack([state[layout.factors.state[j].slice] for j in family.members])
+    return state[layout.family_columns(family)]
 
 
 def join(layout: Layout, parts: list[Array]) -> Float[Array, " state"]:
     """The inverse of `split` over all families."""
-    columns = {
-        j: part[n] for family, part in zip(layout.families, parts, strict=True) for n, j in enumerate(family.members)
-    }
-    order = sorted(columns, key=lambda j: layout.factors.state[j].start)
-    return jnp.concatenate([columns[j] for j in order])
+    columns = np.concatenate([layout.family_columns(f).reshape(-1) for f in layout.families])
+    return jnp.concatenate([part.reshape(-1) for part in parts])[np.argsort(columns)]
 
 
 def per_target(layout: Layout, parts: list[Array]) -> Float[Array, " targets"]:
     """Values of each family's members, in the order of the targets."""
-    flat = {j: part[n] for f, part in zip(layout.families, parts, strict=True) for n, j in enumerate(f.members)}
-    return jnp.stack([flat[j] for j in range(len(layout.factors.state))])
+    order = np.concatenate([np.array(f.members) for f in layout.families])
+    return jnp.concatenate(parts)[np.argsort(order)]
 
 
 def negative_log_likelihood(
@@ -76,25 +74,24 @@ class Guess(NamedTuple):
 
 
 def decode(
-    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, *, hard: bool, least: bool = True
+    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, *, hard: bool, cautious: bool = True
 ) -> Guess:
     """What comes next: means of continuous factors, the likeliest level of categorical ones.
 
-    Binary factors stay probabilities unless `hard`; where several networks vote on an event, `least` takes the
-    one that believes in it least, else their mean.
+    Binary factors stay probabilities unless `hard`. Several networks vote on an event: their mean counts, but
+    where the goal hangs on it a `cautious` planner believes the one that believes in it least.
     """
     parts, log_p = [], jnp.zeros(())
-    for family, out in zip(layout.families, outputs, strict=True):
+    for family, out, bearing in zip(layout.families, outputs, layout.goal_bearing, strict=True):
         now = split(layout, family, state)
         if family.type == "continuous":
             parts.append(now + out.value * split(layout, family, stats.change))
         elif family.type == "categorical":
             logs = jax.nn.log_softmax(out.value, axis=1)
-            best = logs.argmax(1)
-            parts.append(jax.nn.one_hot(best, logs.shape[1])[:, : family.width])
+            parts.append(jax.nn.one_hot(logs.argmax(1), logs.shape[1])[:, : family.width])
             log_p = log_p + logs.max(1).sum()
         else:
-            value = out.value if family.slots else (out.value.min(1) if least else out.value.mean(1))
+            value = out.value if family.slots else (out.value.min(1) if bearing and cautious else out.value.mean(1))
             if hard:
                 parts.append((value > 0).astype(value.dtype))
                 log_p = log_p - jax.nn.softplus(-jnp.abs(value)).sum()

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from because_rl.models.noise import normal
+
 
 class MLP(eqx.Module):
     """x -> W_L silu(... silu(W_1 x + b_1)) + b_L, for one row."""
@@ -21,7 +23,7 @@ class MLP(eqx.Module):
         keys = jax.random.split(key, len(sizes) - 1)
         scales = [1.0] * (len(sizes) - 2) + [last]
         self.weights = [
-            jax.random.normal(k, (b, a)) * (scale / max(a, 1) ** 0.5)
+            normal(k, (b, a)) * (scale / max(a, 1) ** 0.5)
             for k, a, b, scale in zip(keys, sizes[:-1], sizes[1:], scales, strict=True)
         ]
         self.biases = [jnp.zeros(b) for b in sizes[1:]]

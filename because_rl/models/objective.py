@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from because_rl.models.bilinear import BilinearModel, DenseHead, Wiring
+from because_rl.models.bilinear import BilinearModel, DenseHead, Wiring, whiten
 from because_rl.models.likelihood import correct, decode, negative_log_likelihood, split
 from because_rl.models.nets import MLP, SharedMLP
+from because_rl.models.noise import uniform
 from because_rl.models.statistics import Statistics
 from because_rl.models.training import Batch
 
@@ -19,10 +20,8 @@ from because_rl.models.training import Batch
 class Weights:
     """Of the terms beside the likelihood."""
 
-    spectral: float = 0.02
-    """of the contrastive form of equation 6"""
-    white: float = 1.0
-    """keeps E[mu mu^T] near the identity: mu cannot collapse"""
+    representation: float = 0.1
+    """of equation 6: whitened mu(s') from phi(s, a)"""
     phi: float = 1e-4
     """lambda_phi and lambda_mu of the paper: spectral norms of phi's and mu's layers"""
     mu: float = 1e-4
@@ -44,20 +43,13 @@ def world_model_loss(
         outputs, batch["state"], batch["next_state"]
     ).mean(0)
     mu = jax.vmap(lambda s: model.represent(stats, s))(batch["next_state"])
-    spectral, white = jnp.zeros(()), jnp.zeros(())
+    representation = jnp.zeros(())
     for out, features, core in zip(outputs, mu, model.core, strict=True):
-        ratio = jnp.einsum("bmp,pk,cmk->mbc", out.phi, core, features)  # of row b's (s, a) with row c's s'
-        b = ratio.shape[1]
-        own = jnp.trace(ratio, axis1=1, axis2=2) / b
-        spectral += (
-            ((ratio**2).sum((1, 2)) - (jnp.diagonal(ratio, axis1=1, axis2=2) ** 2).sum(1)) / (b * (b - 1)) - 2 * own
-        ).sum()
-        moment = jnp.einsum("bmk,bml->mkl", features, features) / b
-        white += ((moment - jnp.eye(moment.shape[1])[None]) ** 2).mean((1, 2)).sum()
+        error = whiten(features)[0] - jnp.einsum("bmp,pk->bmk", out.phi, core)
+        representation += (error**2).mean((0, 2)).sum()
     terms = {
         "nll": nll.sum(),
-        "spectral": spectral,
-        "white": white,
+        "representation": representation,
         "deviation": sum((net.deviation() for net in _shared(model)), jnp.zeros(())),
         "norm_phi": sum((spectral_norms(head) for head in model.heads), jnp.zeros(())),
         "norm_mu": sum((spectral_norms(net) for net in model.mu), jnp.zeros(())),
@@ -65,8 +57,7 @@ def world_model_loss(
     }
     total = (
         terms["nll"]
-        + weights.spectral * terms["spectral"]
-        + weights.white * terms["white"]
+        + weights.representation * terms["representation"]
         + weights.deviation * terms["deviation"]
         + weights.phi * terms["norm_phi"]
         + weights.mu * terms["norm_mu"]
@@ -91,29 +82,30 @@ def _background(
 ) -> Array:
     """Events are rare, sharp, and seen in few places; a planner looks for the places where they are imagined.
 
-    So binary factors without slots are also trained on rows drawn evenly from a box around the data, columns
-    independent of each other: there, they keep their value. Half of the rows keep all but some columns of a real
+    So binary factors that the goal is about are also trained on rows drawn evenly from a box around the data,
+    columns independent of each other: there, they keep their value. Half of the rows keep some columns of a real
     row, and so lie closer to the data.
     """
     layout = model.layout
-    events = [f for f in layout.families if f.type == "binary" and not f.slots]
+    events = tuple(
+        n for n, f in enumerate(layout.families) if f.type == "binary" and not f.slots and layout.goal_bearing[n]
+    )
     if not events or not weights.background:
         return jnp.zeros(())
     real = jnp.concatenate([batch["state"], batch["action"]], axis=1)
     k1, k2, k3 = jax.random.split(key, 3)
     reach = weights.margin * (stats.high - stats.low)
-    box = jax.random.uniform(k1, real.shape) * (stats.high - stats.low + 2 * reach)[None] + (stats.low - reach)[None]
+    box = uniform(k1, real.shape) * (stats.high - stats.low + 2 * reach)[None] + (stats.low - reach)[None]
     discrete = jnp.concatenate([jnp.full(f.width, f.type != "continuous") for f in layout.inputs])
     box = jnp.where(discrete[None], real, box)  # a wrong one-hot would be told at once, and teach nothing
-    keep = jax.random.uniform(k2, real.shape) < 0.5 * jax.random.bernoulli(k3, 0.5, (len(real), 1))
+    near = uniform(k3, (len(real), 1)) < 0.5
+    keep = (uniform(k2, real.shape) < 0.5) & near
     x = jnp.where(keep, real, box)
-    outputs = jax.vmap(lambda row: model(stats, wiring, row))(x)
+    outputs = jax.vmap(lambda row: model(stats, wiring, row, events))(x)
     total = jnp.zeros(())
-    for family, out in zip(layout.families, outputs, strict=True):
-        if family in events:
-            now = jax.vmap(lambda s, f=family: split(layout, f, s))(x[:, : layout.factors.state_size])
-            loss = jax.nn.softplus(out.value) - out.value * now[:, :, None]
-            total += loss.mean((0, 2)).sum()
+    for n, out in zip(events, outputs, strict=True):
+        now = jax.vmap(lambda s, f=layout.families[n]: split(layout, f, s))(x[:, : layout.factors.state_size])
+        total += (jax.nn.softplus(out.value) - out.value * now[:, :, None]).mean((0, 2)).sum()
     return total
 
 
@@ -123,7 +115,7 @@ def evaluate(stats: Statistics, model: BilinearModel, wiring: Wiring, batch: Bat
 
     def row(state: Array, action: Array, next_state: Array) -> tuple[Array, Array]:
         outputs = model(stats, wiring, jnp.concatenate([state, action]))
-        guess = decode(layout, stats, outputs, state, hard=True, least=False).state
+        guess = decode(layout, stats, outputs, state, hard=True, cautious=False).state
         return (
             negative_log_likelihood(layout, stats, outputs, state, next_state),
             correct(layout, stats, guess, state, next_state),
@@ -136,7 +128,7 @@ def evaluate(stats: Statistics, model: BilinearModel, wiring: Wiring, batch: Bat
 def effective_rank(stats: Statistics, model: BilinearModel, states: Array) -> Array:
     """exp of the entropy of the spectrum of E[mu mu^T], as a share of mu's width: 1 is no collapse at all."""
     parts = jax.vmap(lambda s: model.represent(stats, s))(states)
-    mu = jnp.concatenate([part.reshape(len(states), -1) for part in parts], axis=1)
+    mu = jnp.concatenate([whiten(part)[0].reshape(len(states), -1) for part in parts], axis=1)
     values = jnp.maximum(jnp.linalg.eigvalsh(mu.T @ mu / len(states)), 1e-12)
     share = values / values.sum()
     return jnp.exp(-(share * jnp.log(share)).sum()) / mu.shape[1]

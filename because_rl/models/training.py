@@ -37,8 +37,14 @@ class Stage:
     batch: int = 256
     rate: float = 1e-3
     decay: float = 1e-4
+    rule: optax.GradientTransformation | None = None
+    """how to descend, instead of AdamW at `rate` and `decay`"""
+    after: Callable[[Any, jax.Array], Any] = lambda model, step: model
+    """(model, number of the step just taken) -> model: moves what no gradient moves, like target networks"""
 
     def optimiser(self) -> optax.GradientTransformation:
+        if self.rule is not None:
+            return self.rule
         warm = min(200, self.steps // 10 + 1)
         schedule = optax.warmup_cosine_decay_schedule(0.1 * self.rate, self.rate, warm, self.steps)
         return optax.chain(optax.clip_by_global_norm(10.0), optax.adamw(schedule, weight_decay=self.decay))
@@ -57,7 +63,12 @@ def start(stage: Stage, fixed: Any, seeds: Sequence[int]) -> Progress:
         params = eqx.filter(stage.init(key, fixed), eqx.is_inexact_array)
         return Progress(params, stage.optimiser().init(params), jnp.zeros((), jnp.int32))
 
-    return jax.jit(jax.vmap(one))(_keys(stage, seeds, "init"), fixed)
+    keys = _keys(stage, seeds, "init")
+    if isinstance(keys, jax.core.Tracer):  # only the shapes are wanted
+        return jax.vmap(one)(keys, fixed)
+    # Drawing many arrays is one program that takes seconds to optimise and runs once.
+    quick = {"xla_backend_optimization_level": 0}
+    return jax.jit(jax.vmap(one), compiler_options=quick)(keys, fixed)
 
 
 def _keys(stage: Stage, seeds: Sequence[int], use: str) -> jax.Array:
@@ -67,7 +78,10 @@ def _keys(stage: Stage, seeds: Sequence[int], use: str) -> jax.Array:
 def skeleton(stage: Stage, fixed: Any) -> Any:
     """The model's structure without its arrays: combine it with parameters to get the model."""
     one = jax.tree.map(lambda a: a[0], fixed)
-    return eqx.partition(stage.init(jax.random.key(0), one), eqx.is_inexact_array)[1]
+    shapes = eqx.filter_eval_shape(stage.init, jax.random.key(0), one)  # to draw the arrays would take seconds
+    arrays, rest = eqx.partition(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    assert all(jnp.issubdtype(a.dtype, jnp.inexact) for a in jax.tree.leaves(arrays)), "a model's arrays are trained"
+    return rest
 
 
 def fit(
@@ -81,19 +95,19 @@ def fit(
     report: Callable[[Stage, Progress, dict[str, np.ndarray]], None] = lambda stage, progress, metrics: None,
 ) -> Progress:
     """Train until `stage.steps`; `report` is called after every chunk of steps with (seeds,) metrics."""
+    _check_data(stage, data)
     progress = start(stage, fixed, seeds) if progress is None else progress
     advance = _advance(stage, skeleton(stage, fixed))
     keys = _keys(stage, seeds, "train")
     while (done := int(progress.step[0])) < stage.steps:
         length = min(chunk - done % chunk, stage.steps - done)
-        progress, metrics = advance(progress, data, fixed, keys, length=length)
-        found = {name: np.asarray(value) for name, value in metrics.items()}
-        _check(stage, found, int(progress.step[0]), seeds)
-        report(stage, progress, found)
+        progress, metrics, sound = advance(progress, data, fixed, keys, length=length)
+        _check_steps(stage, np.asarray(sound), done, seeds)
+        report(stage, progress, {name: np.asarray(value) for name, value in metrics.items()})
     return progress
 
 
-def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[str, jax.Array]]]:
+def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[str, jax.Array], jax.Array]]:
     optimiser = stage.optimiser()
 
     def step(progress: Progress, key: jax.Array, data: Batch, fixed: Any) -> tuple[Progress, dict[str, jax.Array]]:
@@ -106,29 +120,49 @@ def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[st
             return stage.loss(eqx.combine(params, static), fixed, batch, loss_key)
 
         (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(progress.params)
-        updates, state = optimiser.update(gradient, progress.optimiser, progress.params)
+        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer power
+            updates, state = optimiser.update(gradient, progress.optimiser, progress.params)
         params = optax.apply_updates(progress.params, updates)
+        params = eqx.filter(stage.after(eqx.combine(params, static), progress.step), eqx.is_inexact_array)
         return Progress(params, state, progress.step + 1), {"loss": value} | metrics
 
     @partial(jax.jit, static_argnames="length")
     def advance(
         progress: Progress, data: Batch, fixed: Any, keys: jax.Array, *, length: int
-    ) -> tuple[Progress, dict[str, jax.Array]]:
-        def one(progress: Progress, fixed: Any, key: jax.Array) -> tuple[Progress, dict[str, jax.Array]]:
+    ) -> tuple[Progress, dict[str, jax.Array], jax.Array]:
+        """`length` steps; also mean metrics, and (seeds, length + 1): was each loss finite, and what came out?"""
+
+        def one(progress: Progress, fixed: Any, key: jax.Array) -> tuple[Progress, dict[str, jax.Array], jax.Array]:
             progress, metrics = jax.lax.scan(lambda p, _: step(p, key, data, fixed), progress, length=length)
-            return progress, {name: value.mean(0) for name, value in metrics.items()}
+            after = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(progress.params)]).all()
+            sound = jnp.append(jnp.isfinite(metrics["loss"]), after)
+            return progress, {name: value.mean(0) for name, value in metrics.items()}, sound
 
         return jax.vmap(one)(progress, fixed, keys)
 
     return advance
 
 
-def _check(stage: Stage, metrics: dict[str, np.ndarray], step: int, seeds: Sequence[int]) -> None:
-    bad = ~np.isfinite(metrics["loss"])
-    if bad.any():
-        worst = int(np.argmax(bad))
-        raise BecauseError(
-            f"The loss of stage '{stage.name}' is {metrics['loss'][worst]} before step {step}, seed {seeds[worst]}.",
-            need="a finite loss.",
-            fix="lower the learning rate; 'because check DATASET' tells whether the data are sound.",
-        )
+def _check_data(stage: Stage, data: Batch) -> None:
+    for name, values in data.items():
+        bad = ~np.isfinite(np.asarray(values))
+        if bad.any():
+            row = int(np.argwhere(bad)[0][0])
+            raise BecauseError(
+                f"Stage '{stage.name}' was given a value that is not finite: {name}, row {row}.",
+                need="finite data.",
+                fix="'because check DATASET' tells whether the data are sound.",
+            )
+
+
+def _check_steps(stage: Stage, sound: np.ndarray, done: int, seeds: Sequence[int]) -> None:
+    """Called before anything is kept, so what is kept is always finite."""
+    if sound.all():
+        return
+    worst = int(np.argmin(sound.all(1)))
+    step = done + int(np.argmin(sound[worst]))
+    raise BecauseError(
+        f"The loss of stage '{stage.name}' is not finite at step {step}, seed {seeds[worst]}.",
+        need="a finite loss.",
+        fix=f"lower the learning rate; what was kept is the state at step {done}.",
+    )

@@ -20,10 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
@@ -71,8 +73,8 @@ class Plan(NamedTuple):
 
 
 def first_plan(config: ShootingConfig, factors: FactorSpec) -> Plan:
-    """No plan yet."""
-    return Plan(jnp.zeros((config.horizon, factors.action_size)), jnp.full((), -jnp.inf))
+    """No plan yet. Its types are those of a plan, or the second step would compile anew."""
+    return Plan(jnp.zeros((config.horizon, factors.action_size)), jnp.full((), -jnp.inf, jnp.float32))
 
 
 def plan(
@@ -91,7 +93,7 @@ def plan(
     """The best plan for one world with `left` steps to go. `vmap` it over worlds and `jit` the whole."""
     n, h, size = config.population, config.horizon, factors.action_size
     strays = int(config.stray * n)
-    keys = jax.random.split(key, 4)
+    keys = jax.random.split(key, 5)
     kept = jnp.concatenate([before.actions[1:], before.actions[-1:]])
     has_plan = jnp.isfinite(before.score)
 
@@ -99,47 +101,49 @@ def plan(
     # Candidates [0, strays) vary the kept plan, the first of them not at all; the others are drawn afresh.
     follow = (jnp.arange(n) < strays) & has_plan
     reach = (high - low) * 0.5
-    wobble = correlated(keys[1], (n, h, size), config.memory) * jnp.exp(
-        jax.random.uniform(keys[2], (n, 1, 1), minval=-4.0, maxval=-0.5)
-    )
+    wobble = correlated(keys[1], (n, h, size), config.memory)
+    wobble *= jnp.exp(jax.random.uniform(keys[2], (n,), minval=-4.0, maxval=-0.5))[:, None, None]
     wobble = wobble.at[0].set(0.0)
     varied = jnp.clip(kept[None] + wobble * reach[None, None], low[None, None], high[None, None])
     if config.proposals == "uniform":
-        held = jax.random.uniform(keys[3], (n, -(-h // config.hold), size), minval=low, maxval=high)
+        knots = (n, -(-h // config.hold), size)
+        held = low[None, None] + jax.random.uniform(keys[3], (prod(knots),)).reshape(knots) * (high - low)[None, None]
         drawn = jnp.repeat(held, config.hold, axis=1)[:, :h]
     else:
         drawn = jnp.zeros((n, h, size))
+
+    # Beyond the end of the episode nothing counts.
+    weight = jnp.where(jnp.arange(h) < left, jnp.asarray(config.discount ** np.arange(h), jnp.float32), 0.0)
+    after_all = jnp.where(left > h, config.discount**h, 0.0)
 
     def imagine(fixed: Array, noise: Array, follow: Array) -> tuple[Array, Array]:
         """Score one candidate; where it does not follow a fixed sequence the law decides step by step."""
 
         def step(carry: tuple, now: tuple) -> tuple:
             carried, at, reached, total = carry
-            t, given, z = now
+            counts, given, z = now
             drawn = model.law(parameters, at, goal, z * config.spread)
             action = jnp.clip(jnp.where(follow, given, drawn), low, high)
             carried, after, penalty = model.advance(parameters, carried, action)
             now_reached = jnp.maximum(reached, attained(factors, after, goal))
             gain = now_reached - reached - config.pessimism * penalty * (1 - now_reached)
-            alive = (t < left).astype(jnp.float32)
-            total = total + alive * config.discount**t * gain
-            reached = jnp.where(t < left, now_reached, reached)
+            total = total + counts * gain
+            reached = jnp.where(counts > 0, now_reached, reached)
             return (carried, after, reached, total), action
 
         start = (model.begin(parameters, state), state, attained(factors, state, goal), jnp.zeros(()))
-        (_, end, reached, total), actions = jax.lax.scan(step, start, (jnp.arange(h), fixed, noise))
-        more = (left > h).astype(jnp.float32)  # beyond the end of the episode nothing counts
-        total = total + more * config.discount**h * (1 - reached) * model.value(parameters, end, goal)
-        return total, actions
+        actions: Array
+        (_, end, reached, total), actions = jax.lax.scan(step, start, (weight, fixed, noise))
+        return total + after_all * (1 - reached) * model.value(parameters, end, goal), actions
 
     uniform = config.proposals == "uniform"
     fixed = jnp.where(follow[:, None, None], varied, drawn)
     scores, actions = jax.vmap(imagine)(fixed, noise, follow | uniform)
     if config.method == "cem":
-        scores, actions = _cem(config, imagine, scores, actions, low, high, keys[1])
+        scores, actions = _cem(config, imagine, scores, actions, low, high, keys[4])
     if config.method == "mppi":
-        weight = jax.nn.softmax(scores / config.temperature)
-        return Plan(jnp.einsum("n,nha->ha", weight, actions), scores.max())
+        share = jax.nn.softmax(scores / config.temperature)
+        return Plan(jnp.einsum("n,nha->ha", share, actions), scores.max())
     best = scores.argmax()
     return Plan(actions[best], scores[best])
 
@@ -151,15 +155,16 @@ def _cem(
     for k in jax.random.split(key, config.rounds - 1):
         chosen = actions[jax.lax.top_k(scores, elite)[1]]
         mean, std = chosen.mean(0), chosen.std(0)
-        fresh = mean[None] + std[None] * correlated(k, actions.shape, config.memory)
+        fresh = mean[None] + std[None] * correlated(k, (n, *actions.shape[1:]), config.memory)
         fresh = jnp.clip(fresh, low[None, None], high[None, None]).at[0].set(actions[scores.argmax()])
         scores, actions = jax.vmap(imagine)(fresh, jnp.zeros_like(fresh), jnp.ones(n, bool))
     return scores, actions
 
 
-def correlated(key: PRNGKeyArray, shape: tuple[int, int, int], memory: float) -> Float[Array, "n h a"]:
-    """Standard normal noise, AR(1) along the second axis: z_t = m z_{t-1} + sqrt(1 - m^2) e_t."""
-    fresh = jax.random.normal(key, (shape[1], shape[0], shape[2]))
+def correlated(key: PRNGKeyArray, shape: tuple[int, ...], memory: float) -> Float[Array, "n h a"]:
+    """Standard normal noise of three axes, AR(1) along the second: z_t = m z_{t-1} + sqrt(1 - m^2) e_t."""
+    # Drawn flat: XLA takes 15 s on a CPU to compile threefry in three dimensions, and half a second in one.
+    fresh = jax.random.normal(key, (prod(shape),)).reshape(shape[1], shape[0], shape[2])
 
     def step(last: Array, e: Array) -> tuple[Array, Array]:
         z = memory * last + (1 - memory**2) ** 0.5 * e

@@ -1,7 +1,8 @@
 """Exact values where the reachable space is small: Algorithm 1's backward pass on the states a model can reach.
 
 From the given states every action is tried in the model, and in turn from whatever comes out, until nothing new
-appears or the horizon is spent. On this set, for h steps to go,
+appears or the steps are spent. What has been tried is kept: a surprise costs only what is new about it. On this
+set, for h steps to go,
 
     Q_h(s, a) = p(s'|s,a) [ r(s') + (1 - r(s')) gamma V_{h-1}(s') ] - lambda penalty(s, a),    V_h = max_a Q_h
 
@@ -55,74 +56,101 @@ class ValueIteration:
         self.model, self.factors, self.horizon = model, factors, horizon
         self.discount, self.pessimism = discount, pessimism
         self.codes = np.asarray(factors.codes, np.float32)
-        self._hash = stream(0, "value iteration").integers(
-            1, 2**63, factors.state_size + factors.goal_size, dtype=np.uint64
-        )
-        self._places: dict[int, int] = {}
-        self._policy = np.zeros((horizon, 0), np.int16)
-        self.values = np.zeros((horizon + 1, 0))
+        columns = factors.state_size + factors.goal_size
+        self._hash = stream(0, "value iteration").integers(1, 2**63, columns, dtype=np.uint64)
         self.calls = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin with no state listed. What a model said of a state is asked once and kept until then."""
+        actions, state, goal = len(self.codes), self.factors.state_size, self.factors.goal_size
+        self._places: dict[int, int] = {}
+        self._state, self._goal = np.zeros((0, state), np.float32), np.zeros((0, goal), np.float32)
+        self._deep = np.zeros(0, np.int64)  # below each state, how many steps are listed; the goal needs none
+        self._child = np.zeros((0, actions), np.int64)  # to itself until it has been tried
+        self._chance, self._reward, self._penalty = (np.zeros((0, actions)) for _ in range(3))
+        self._tried, self._reached = np.zeros(0, bool), np.zeros(0, bool)
+        self._policy = np.zeros((self.horizon, 0), np.int16)
+        self.values = np.zeros((self.horizon + 1, 0))
 
     def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
         """The best action of each world with `left` steps to go, (n,) integers."""
-        names = self._names(state, goal)
-        if any(int(name) not in self._places for name in names):
-            self.plan(state, goal)
-        places = np.array([self._places[int(name)] for name in names])
+        places = self._enter(state, goal)
+        if (self._deep[places] < left).any():
+            self.plan(state, goal, left)
+            places = self._enter(state, goal)
         return self._policy[left - 1, places].astype(np.int64)
 
-    def plan(self, state: np.ndarray, goal: np.ndarray) -> None:
-        """Forget what was planned, explore from these states and solve."""
-        names = self._names(state, goal)
-        names, first = np.unique(names, return_index=True)
-        frontier, wanted = np.asarray(state, np.float32)[first], np.asarray(goal, np.float32)[first]
-        places = {int(name): k for k, name in enumerate(names)}
-        children, chances, rewards, penalties, count = [], [], [], [], len(names)
-        actions = len(self.codes)
-        for _ in range(self.horizon):
-            if not len(frontier):
-                break
-            rows = np.repeat(frontier, actions, axis=0)
-            goals = np.repeat(wanted, actions, axis=0)
-            after = self._predict(rows, np.tile(self.codes, (len(frontier), 1)))
-            reached = np.asarray(self.factors.reached(after.state, goals)) & np.ones(len(rows), bool)
-            names = self._names(after.state, goals)
-            new, where = np.unique(names, return_index=True)
-            fresh = [k for k, name in enumerate(new) if int(name) not in places]
-            for k in fresh:
-                places[int(new[k])] = count
-                count += 1
-            children.append(np.array([places[int(name)] for name in names]).reshape(-1, actions))
-            chances.append(after.p.reshape(-1, actions))
-            rewards.append(reached.reshape(-1, actions).astype(np.float64))
-            penalties.append(after.penalty.reshape(-1, actions))
-            frontier, wanted = after.state[where[fresh]], goals[where[fresh]]
-            if count > MOST_STATES:
+    def plan(self, state: np.ndarray, goal: np.ndarray, steps: int | None = None) -> None:
+        """List what can be reached from these states in so many steps, and solve."""
+        steps = self.horizon if steps is None else steps
+        if not self._explore(state, goal, steps):
+            self.forget()  # of earlier worlds
+            if not self._explore(state, goal, steps):
                 raise BecauseError(
                     f"The model reaches more than {MOST_STATES} states.",
                     need="a space that can be listed.",
                     fix="choose a sampling planner.",
                 )
-        self._solve(places, count, *(np.concatenate(part) for part in (children, chances, rewards, penalties)))
+        self._solve()
 
-    def _solve(
-        self,
-        places: dict[int, int],
-        count: int,
-        child: np.ndarray,
-        chance: np.ndarray,
-        reward: np.ndarray,
-        penalty: np.ndarray,
-    ) -> None:
-        self._places = places
+    def _explore(self, state: np.ndarray, goal: np.ndarray, steps: int) -> bool:
+        """Whether the space was small enough."""
+        frontier = np.unique(self._enter(state, goal))
+        for left in range(steps, 0, -1):
+            frontier = frontier[self._deep[frontier] < left]
+            self._deep[frontier] = left
+            self._try_all(frontier[~self._tried[frontier]])
+            frontier = np.unique(self._child[frontier])
+            if len(self._state) > MOST_STATES:
+                return False
+        return True
+
+    def _try_all(self, places: np.ndarray) -> None:
+        """Every action in each of these states, which have not been tried before."""
+        if not len(places):
+            return
+        actions = len(self.codes)
+        goals = np.repeat(self._goal[places], actions, axis=0)
+        rows = np.repeat(self._state[places], actions, axis=0)
+        after = self._predict(rows, np.tile(self.codes, (len(places), 1)))
+        child = self._enter(after.state, goals)
+        self._tried[places] = True
+        self._child[places] = child.reshape(-1, actions)
+        self._reward[places] = self._reached[child].reshape(-1, actions)
+        self._chance[places] = after.p.reshape(-1, actions)
+        self._penalty[places] = after.penalty.reshape(-1, actions)
+
+    def _enter(self, state: np.ndarray, goal: np.ndarray) -> np.ndarray:
+        """The places of these states in the list, to which new ones are added."""
+        names, first, which = np.unique(self._names(state, goal), return_index=True, return_inverse=True)
+        count = len(self._places)
+        places = np.array([self._places.setdefault(int(name), len(self._places)) for name in names])
+        new = first[places >= count]
+        if len(new):
+            state, goal = np.asarray(state, np.float32)[new], np.asarray(goal, np.float32)[new]
+            reached = np.asarray(self.factors.reached(state, goal)) & np.ones(len(new), bool)
+            self._state, self._goal = np.concatenate([self._state, state]), np.concatenate([self._goal, goal])
+            self._deep = np.append(self._deep, np.where(reached, self.horizon, 0))
+            self._reached = np.append(self._reached, reached)
+            self._tried = np.append(self._tried, np.zeros(len(new), bool))
+            itself = np.repeat(np.arange(count, count + len(new))[:, None], len(self.codes), axis=1)
+            self._child = np.concatenate([self._child, itself])
+            nothing = np.zeros(itself.shape)
+            self._chance = np.concatenate([self._chance, nothing])
+            self._reward = np.concatenate([self._reward, nothing])
+            self._penalty = np.concatenate([self._penalty, nothing])
+        return places[which]
+
+    def _solve(self) -> None:
+        count = len(self._state)
         self._policy = np.zeros((self.horizon, count), np.int16)
         self.values = np.zeros((self.horizon + 1, count))
-        explored = len(child)  # states first met at the horizon have no successors, and are worth nothing
         for h in range(1, self.horizon + 1):
-            future = reward + (1 - reward) * self.discount * self.values[h - 1][child]
-            q = chance * future - self.pessimism * penalty
-            self._policy[h - 1, :explored] = q.argmax(1)
-            self.values[h, :explored] = q.max(1)
+            future = self._reward + (1 - self._reward) * self.discount * self.values[h - 1][self._child]
+            q = self._chance * future - self.pessimism * self._penalty
+            self._policy[h - 1] = q.argmax(1)
+            self.values[h] = q.max(1)
 
     def _predict(self, states: np.ndarray, actions: np.ndarray) -> Successors:
         parts = []
@@ -136,6 +164,8 @@ class ValueIteration:
 
     def _names(self, state: np.ndarray, goal: np.ndarray) -> np.ndarray:
         """One number per (state, goal), equal where they are (a 64-bit random linear hash of the bits)."""
-        bits = np.ascontiguousarray(np.hstack([state, goal]), np.float32).view(np.uint32).astype(np.uint64)
+        values = np.hstack([state, goal]).astype(np.float32) + np.float32(0)  # -0 is 0
+        bits = values.view(np.uint32)
+        turned = (bits >> np.uint32(23)) | (bits << np.uint32(9))  # round numbers end in zeros: a product keeps them
         with np.errstate(over="ignore"):
-            return (bits * self._hash).sum(1, dtype=np.uint64)
+            return (turned.astype(np.uint64) * self._hash).sum(1, dtype=np.uint64)

@@ -1,0 +1,190 @@
+"""BECAUSE (Lin et al., NeurIPS 2024): bilinear causal representation for generalizable offline model-based RL.
+
+    1  estimate the causal mask M from the data, weighted over batches of trajectories (M-bar, equation 8)
+    2  learn phi, mu and the core under it                                             (equations 5 and 6)
+    3  fit the energy of (s, a, s') on the causal representation                       (equation 7)
+    4  plan pessimistically: Q(s, a) = r - lambda (E(s, a) + 1) / 2 + E V(s')          (equation 9)
+
+The paper's ablations are configs: `optimism` plans without the energy, with uniform proposals; `linear` keeps
+every edge; `full` takes one mask of all the data instead of the weighted mean over batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from because_rl.algorithms.agent import Agent, Data, Method
+from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
+from because_rl.algorithms.proposals import each_seed, fit_proposals, law, worth
+from because_rl.algorithms.run import Run
+from because_rl.discovery.discover import discover
+from because_rl.models.bilinear import BilinearModel, whiten, wire
+from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, foretell, view
+from because_rl.models.layout import Layout
+from because_rl.models.likelihood import decode
+from because_rl.models.objective import Weights, world_model_loss
+from because_rl.models.statistics import Statistics, statistics
+from because_rl.models.training import Stage
+from because_rl.planning.shooting import ShootingConfig
+
+
+@dataclass(frozen=True)
+class BecauseConfig:
+    hidden: int = 128
+    batch: int = 256
+    rate: float = 1e-3
+    world_steps: int = 6000
+    energy_steps: int = 1000
+    behaviour_steps: int = 2000
+    value_steps: int = 3000
+    mask: Literal["discovered", "full"] = "discovered"
+    test: str | None = None
+    """independence test; None: by the factors' types"""
+    threshold: float | None = None
+    """p-value below which an edge is kept; None: the test's own"""
+    batches: int = 3
+    """of trajectories, over which the mask is averaged (M-bar); 0: one mask of all the data"""
+    pessimism: float | None = None
+    """lambda; None: set by the held-out data (`planner_agent.price`)"""
+    memory: float | None = None
+    """AR(1) coefficient of the proposals' noise; None: as in the data"""
+    discount: float = 0.99
+    expectile: float = 0.8
+    weights: Weights = field(default_factory=Weights)
+    energy: EnergyWeights = field(default_factory=EnergyWeights)
+    planner: ShootingConfig = field(default_factory=ShootingConfig)
+
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "unlock": {"hidden": 64, "batch": 128, "world_steps": 2500, "energy_steps": 500, "batches": 5},
+}
+"""Settings for the data of a known world."""
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "because": {},
+    "optimism": {"pessimism": 0.0, "planner.proposals": "uniform"},
+    "linear": {"mask": "full"},
+    "full": {"batches": 0},
+}
+
+
+class Because(Method):
+    name = "because"
+
+    def __init__(self, config: BecauseConfig):
+        self.config = config
+
+    def fit(self, data: Data, run: Run) -> Agent:
+        c, seeds = self.config, len(run.seeds)
+        layout = Layout(data.factors)
+        train = data.rows(~data.held_out)
+        stats = statistics(layout, data.state, data.action, data.next_state)
+
+        # Causal mask (lines 5 to 9 of Algorithm 1)
+        weights = run.remember("mask", lambda: {"weights": self._mask(data)})["weights"]
+        wiring = each_seed(wire(layout, weights), seeds)
+
+        # World model (line 4)
+        world = run.fit(
+            Stage(
+                "world",
+                lambda key, fixed: BilinearModel(layout, key, hidden=c.hidden),
+                partial(world_model_loss, c.weights, stats),
+                c.world_steps,
+                c.batch,
+                c.rate,
+            ),
+            train,
+            wiring,
+        )
+        some = train["next_state"][:: max(1, len(train["next_state"]) // 4000)]
+        whitening = jax.jit(
+            jax.vmap(lambda model: [whiten(f)[1] for f in jax.vmap(partial(model.represent, stats))(some)])
+        )(world)
+
+        # Uncertainty (line 11)
+        energy = run.fit(
+            Stage(
+                "energy",
+                lambda key, fixed: EnergyModel(layout, key, hidden=c.hidden),
+                partial(energy_loss, c.energy, stats),
+                c.energy_steps,
+                c.batch,
+                c.rate,
+            ),
+            train,
+            (world, whitening, wiring),
+        )
+
+        # Pessimistic planning (lines 12 to 18)
+        parameters = {"world": world, "energy": energy, "wiring": wiring}
+        planner = c.planner
+        if data.factors.codes is None:
+            proposals = fit_proposals(
+                data,
+                run,
+                layout,
+                stats,
+                weights,
+                hidden=c.hidden,
+                batch=c.batch,
+                rate=c.rate,
+                behaviour_steps=c.behaviour_steps,
+                value_steps=c.value_steps,
+                discount=c.discount,
+                expectile=c.expectile,
+            )
+            parameters |= proposals.parameters
+            planner = replace(planner, memory=proposals.memory if c.memory is None else c.memory)
+        imagine, successor = _planning_model(layout, stats)
+        pessimism = price(data, imagine, parameters, seeds) if c.pessimism is None else np.full(seeds, c.pessimism)
+        learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
+        return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism)
+
+    def _mask(self, data: Data) -> np.ndarray:
+        """(inputs, targets) weights in [0, 1]."""
+        c = self.config
+        if c.mask == "full":
+            return np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
+        found = discover(
+            data.factors,
+            data.state,
+            data.action,
+            data.next_state,
+            data.episode,
+            test=c.test,
+            threshold=c.threshold,
+            batches=c.batches,
+        )
+        return found.mask.weight.astype(np.float32)
+
+
+def _planning_model(layout: Layout, stats: Statistics) -> tuple[Callable, Callable]:
+    """What planners ask of the fitted model: functions of (parameters of one seed, state, action)."""
+    bearing = tuple(n for n, wanted in enumerate(layout.goal_bearing) if wanted)
+
+    def predict(p: dict[str, Any], state: Array, action: Array) -> tuple[list, Array]:
+        """The outputs, and (E + 1) / 2 where the goal is decided: the mean over the goal-bearing targets."""
+        x = jnp.concatenate([state, action])
+        outputs = p["world"](stats, p["wiring"], x)
+        told = foretell(p["world"], outputs)
+        energy = p["energy"](view(p["world"], stats, p["wiring"], x), told, bearing or None)
+        return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0
+
+    def imagine(p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array]:
+        outputs, penalty = predict(p, state, action)
+        return decode(layout, stats, outputs, state, hard=False).state, penalty
+
+    def successor(p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array, Array]:
+        outputs, penalty = predict(p, state, action)
+        guess = decode(layout, stats, outputs, state, hard=True)
+        return guess.state, guess.log_p, penalty
+
+    return imagine, successor

@@ -1,0 +1,168 @@
+"""MOPO (Yu et al., NeurIPS 2020): model-based offline policy optimisation.
+
+An ensemble of K probabilistic models without a causal mask; the reward is lowered by lambda u(s, a), where u is
+
+- `disagreement`: how far the members' predictions of the next state lie apart, or
+- `max_sigma`: the largest predicted standard deviation among the members (continuous factors; discrete ones
+  always count by disagreement).
+
+Adaptations: goals are reached by the same planner, proposals and terminal value as every model-based method here
+(MOPO trains a SAC policy in the model); factors, encoders by kind and likelihoods by type are shared too. u is
+scaled by its mean on held-out data and squashed into [0, 1], u / (u + mean u), so that lambda means the same as
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from because_rl.algorithms.agent import Agent, Data, Method
+from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
+from because_rl.algorithms.proposals import each_seed, fit_proposals, law, worth
+from because_rl.algorithms.run import Run
+from because_rl.models.bilinear import BilinearModel, Outputs, wire
+from because_rl.models.layout import Layout
+from because_rl.models.likelihood import decode
+from because_rl.models.objective import Weights, world_model_loss
+from because_rl.models.statistics import statistics
+from because_rl.models.training import Batch, Stage
+from because_rl.planning.shooting import ShootingConfig
+
+
+@dataclass(frozen=True)
+class MOPOConfig:
+    members: int = 5
+    penalty: Literal["disagreement", "max_sigma"] = "disagreement"
+    hidden: int = 128
+    batch: int = 256
+    rate: float = 1e-3
+    world_steps: int = 6000
+    behaviour_steps: int = 2000
+    value_steps: int = 3000
+    pessimism: float | None = None
+    """lambda; None: set by the held-out data, as for every model-based method"""
+    discount: float = 0.99
+    expectile: float = 0.8
+    weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
+    planner: ShootingConfig = field(default_factory=ShootingConfig)
+
+
+WORLDS: dict[str, dict[str, Any]] = {"unlock": {"hidden": 64, "batch": 128, "world_steps": 2500}}
+
+
+class Ensemble(eqx.Module):
+    members: BilinearModel
+    """with a leading axis of members"""
+
+    def __init__(self, layout: Layout, key: PRNGKeyArray, size: int, hidden: int):
+        self.members = jax.vmap(lambda k: BilinearModel(layout, k, hidden=hidden, events=1))(
+            jax.random.split(key, size)
+        )
+
+
+class MOPO(Method):
+    name = "mopo"
+
+    def __init__(self, config: MOPOConfig):
+        self.config = config
+
+    def fit(self, data: Data, run: Run) -> Agent:
+        c, seeds = self.config, len(run.seeds)
+        layout = Layout(data.factors)
+        train = data.rows(~data.held_out)
+        stats = statistics(layout, data.state, data.action, data.next_state)
+        everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
+        wiring = each_seed(wire(layout, everything), seeds)
+
+        def loss(model: Ensemble, fixed: Any, batch: Batch, key: Array) -> tuple[Array, dict[str, Array]]:
+            """Each member on its own draw from the batch (a bootstrap)."""
+
+            def member(one: BilinearModel, key: Array) -> tuple[Array, dict[str, Array]]:
+                k1, k2 = jax.random.split(key)
+                rows = jax.random.randint(k1, (c.batch,), 0, c.batch)
+                return world_model_loss(c.weights, stats, one, fixed, {k: v[rows] for k, v in batch.items()}, k2)
+
+            total, terms = jax.vmap(member)(model.members, jax.random.split(key, c.members))
+            return total.sum(), {name: value.mean() for name, value in terms.items()}
+
+        ensemble = run.fit(
+            Stage(
+                "ensemble",
+                lambda key, fixed: Ensemble(layout, key, c.members, c.hidden),
+                loss,
+                c.world_steps,
+                c.batch,
+                c.rate,
+            ),
+            train,
+            wiring,
+        )
+        parameters = {"ensemble": ensemble, "wiring": wiring, "usual": jnp.ones(seeds)}
+        planner = c.planner
+        if data.factors.codes is None:
+            proposals = fit_proposals(
+                data,
+                run,
+                layout,
+                stats,
+                everything,
+                hidden=c.hidden,
+                batch=c.batch,
+                rate=c.rate,
+                behaviour_steps=c.behaviour_steps,
+                value_steps=c.value_steps,
+                discount=c.discount,
+                expectile=c.expectile,
+            )
+            parameters |= proposals.parameters
+            planner = replace(planner, memory=proposals.memory)
+
+        def predict(p: dict[str, Any], state: Array, action: Array) -> tuple[list[Outputs], Array]:
+            x = jnp.concatenate([state, action])
+            each = jax.vmap(lambda m: m(stats, p["wiring"], x))(p["ensemble"].members)
+            return [_average(out) for out in each], uncertainty(layout, c.penalty, each)
+
+        held = data.rows(data.held_out)
+        usual = jax.jit(jax.vmap(lambda p: jax.vmap(lambda s, a: predict(p, s, a)[1])(held["state"], held["action"])))
+        parameters["usual"] = jnp.maximum(usual(parameters).mean(1), 1e-6)
+
+        def imagine(p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array]:
+            outputs, u = predict(p, state, action)
+            return decode(layout, stats, outputs, state, hard=False).state, u / (u + p["usual"])
+
+        def successor(p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array, Array]:
+            outputs, u = predict(p, state, action)
+            guess = decode(layout, stats, outputs, state, hard=True)
+            return guess.state, guess.log_p, u / (u + p["usual"])
+
+        pessimism = price(data, imagine, parameters, seeds) if c.pessimism is None else np.full(seeds, c.pessimism)
+        learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
+        return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism)
+
+
+def _average(out: Outputs) -> Outputs:
+    """The mean prediction of the members (of logits where these are logits)."""
+    return Outputs(out.phi.mean(0), out.value.mean(0), out.spread.mean(0))
+
+
+def uncertainty(layout: Layout, kind: str, each: list[Outputs]) -> Array:
+    """u(s, a), the mean over targets, in units of the usual change (continuous) or of probability (discrete)."""
+    parts = []
+    for family, out in zip(layout.families, each, strict=True):
+        if family.type == "continuous":
+            if kind == "max_sigma":
+                parts.append(jnp.exp(out.spread).max(0).mean(1))
+            else:
+                parts.append(out.value.std(0).mean(1))
+        else:
+            chance = jax.nn.softmax(out.value, axis=-1) if family.type == "categorical" else jax.nn.sigmoid(out.value)
+            apart = jnp.abs(chance - chance.mean(0, keepdims=True)).sum(-1).mean(0) / 2
+            parts.append(apart.reshape(len(family.members), -1).mean(1))
+    return jnp.concatenate(parts).mean()

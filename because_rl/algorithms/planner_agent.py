@@ -1,0 +1,134 @@
+"""Act by planning in a learned model: the part that all model-based methods share.
+
+Discrete actions are planned by exact value iteration, continuous ones by shooting from the data's action law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from because_rl.algorithms.agent import Agent, Data
+from because_rl.planning.shooting import Imagined, Plan, ShootingConfig, first_plan, plan
+from because_rl.planning.value_iteration import Successors, ValueIteration
+from because_rl.rng import child_seed
+
+
+class Learned(NamedTuple):
+    """A learned model as planners use it: pure functions of (parameters of one seed, one row)."""
+
+    imagine: Callable[[Any, Array, Array], tuple[Array, Array]]
+    """state, action -> next state with binary factors as probabilities, penalty in [0, 1]"""
+    successor: Callable[[Any, Array, Array], tuple[Array, Array, Array]]
+    """state, action -> the likeliest next state, its log-probability, penalty"""
+    law: Callable[[Any, Array, Array, Array], Array]
+    value: Callable[[Any, Array, Array], Array]
+
+
+PRICE = 0.02
+
+
+def price(data: Data, imagine: Callable[..., tuple[Array, Array]], parameters: Any, seeds: int) -> np.ndarray:
+    """lambda of each seed, by held-out data: a trajectory like those pays PRICE of the goal's reward in penalties.
+
+    lambda = PRICE / (horizon * mean penalty of held-out rows), at most 1.
+    """
+    held = data.rows(data.held_out)
+    rows = jax.jit(jax.vmap(jax.vmap(lambda p, s, a: imagine(p, s, a)[1], (None, 0, 0)), (0, None, None)))
+    ordinary = np.asarray(rows(parameters, held["state"][:2000], held["action"][:2000])).mean(1)
+    return np.minimum(PRICE / (data.horizon * np.maximum(ordinary, 0.02)), 1.0)
+
+
+class PlannerAgent(Agent):
+    def __init__(
+        self,
+        data: Data,
+        seeds: tuple[int, ...],
+        learned: Learned,
+        parameters: Any,
+        config: ShootingConfig,
+        pessimism: np.ndarray,
+    ):
+        """`parameters` have a leading axis of seeds, as has `pessimism` (lambda)."""
+        config = replace(config, pessimism=1.0)  # penalties come multiplied by each seed's own lambda
+        self.seeds, self.factors, self.horizon, self.config = seeds, data.factors, data.horizon, config
+        self.learned, self.parameters, self.pessimism = learned, parameters, pessimism
+        self.discrete = data.factors.codes is not None
+        if self.discrete:
+            step = jax.jit(jax.vmap(learned.successor, in_axes=(None, 0, 0)))
+            self._successors = step
+        else:
+            self._low, self._high = (jnp.asarray(b, jnp.float32) for b in (data.action.min(0), data.action.max(0)))
+            self._plan = _compile(config, self.factors, learned, self._low, self._high)
+
+    def begin(self, worlds: int, seed: int) -> None:
+        if self.discrete:
+            self._planners = [self._table(k) for k in range(len(self.seeds))]
+            return
+        blank = first_plan(self.config, self.factors)
+        shape = (len(self.seeds), worlds)
+        self._before = jax.tree.map(lambda a: jnp.broadcast_to(a, (*shape, *a.shape)), blank)
+        self._key = jax.random.key(child_seed(seed, "plan") % 2**31)
+
+    def _table(self, k: int) -> ValueIteration:
+        mine = jax.tree.map(lambda a: a[k], self.parameters)
+
+        def model(states: np.ndarray, actions: np.ndarray) -> Successors:
+            state, log_p, penalty = self._successors(mine, jnp.asarray(states), jnp.asarray(actions))
+            return Successors(np.asarray(state), np.exp(np.asarray(log_p, np.float64)), np.asarray(penalty))
+
+        return ValueIteration(
+            model, self.factors, self.horizon, discount=self.config.discount, pessimism=float(self.pessimism[k])
+        )
+
+    def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
+        if self.discrete:
+            return np.stack([p.act(s, g, left) for p, s, g in zip(self._planners, state, goal, strict=True)])
+        self._key, now = jax.random.split(self._key)
+        self._before = self._plan(
+            self.parameters,
+            jnp.asarray(self.pessimism, jnp.float32),
+            jnp.asarray(state, jnp.float32),
+            jnp.asarray(goal, jnp.float32),
+            self._before,
+            jnp.asarray(left),
+            now,
+        )
+        return np.asarray(self._before.actions[:, :, 0])
+
+
+def _compile(config: ShootingConfig, factors: Any, learned: Learned, low: Array, high: Array) -> Callable[..., Plan]:
+    """One program for all steps, over seeds and worlds."""
+
+    def advance(parameters: Any, state: Array, action: Array) -> tuple[Array, Array, Array]:
+        after, penalty = learned.imagine(parameters[0], state, action)
+        return after, after, penalty * parameters[1]  # lambda is part of the parameters: one program for all of them
+
+    model = Imagined(
+        begin=lambda parameters, state: state,
+        advance=advance,
+        law=lambda parameters, state, goal, noise: learned.law(parameters[0], state, goal, noise),
+        value=lambda parameters, state, goal: learned.value(parameters[0], state, goal),
+    )
+
+    def one(parameters: Any, state: Array, goal: Array, before: Plan, left: Array, key: Array) -> Plan:
+        return plan(config, factors, model, parameters, state, goal, before, left, low, high, key)
+
+    def seed(parameters: Any, state: Array, goal: Array, before: Plan, left: Array, key: Array) -> Plan:
+        keys = jax.random.split(key, len(state))
+        return jax.vmap(one, in_axes=(None, 0, 0, 0, None, 0))(parameters, state, goal, before, left, keys)
+
+    @jax.jit
+    def every(
+        parameters: Any, pessimism: Array, state: Array, goal: Array, before: Plan, left: Array, key: Array
+    ) -> Plan:
+        keys = jax.random.split(key, len(state))
+        return jax.vmap(seed, in_axes=(0, 0, 0, 0, None, 0))((parameters, pessimism), state, goal, before, left, keys)
+
+    return every

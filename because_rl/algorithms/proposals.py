@@ -1,0 +1,121 @@
+"""What planning in continuous actions needs beside a model: where candidates come from, and what lies beyond the end.
+
+Every model-based method fits the same two stages, the cloned action law of the data and a goal-conditioned
+value. Neither sees the state factors from which, by the method's own graph, no path leads to the goal.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from because_rl.algorithms.agent import Data
+from because_rl.algorithms.run import Run
+from because_rl.models.behaviour import Actions, Behaviour, behaviour_loss, describe, draw, persistence
+from because_rl.models.layout import Layout
+from because_rl.models.statistics import Statistics
+from because_rl.models.training import Stage
+from because_rl.models.value import Value, value_loss, value_of_goal
+
+
+class Proposals(NamedTuple):
+    """Fitted, for all seeds."""
+
+    parameters: dict[str, Any]
+    """behaviour, value and gate, each with a leading axis of seeds"""
+    memory: float
+    """lag-1 correlation of the action law's noise in the data"""
+
+
+def fit_proposals(
+    data: Data,
+    run: Run,
+    layout: Layout,
+    stats: Statistics,
+    weights: np.ndarray,
+    *,
+    hidden: int,
+    batch: int,
+    rate: float,
+    behaviour_steps: int,
+    value_steps: int,
+    discount: float,
+    expectile: float,
+) -> Proposals:
+    """`weights`: the method's mask (inputs, targets)."""
+    train, actions = data.rows(~data.held_out), describe(data.action)
+    gate = each_seed(jnp.asarray(relevant(layout, weights)), len(run.seeds))
+    behaviour = run.fit(
+        Stage(
+            "behaviour",
+            lambda key, fixed: Behaviour(data.factors, key, hidden=hidden),
+            partial(behaviour_loss, stats, actions),
+            behaviour_steps,
+            batch,
+            rate,
+        ),
+        train,
+        gate,
+    )
+    value = run.fit(
+        Stage(
+            "value",
+            lambda key, fixed: Value(data.factors, key, hidden=hidden),
+            partial(value_loss, data.factors, stats, discount, expectile),
+            value_steps,
+            batch,
+            rate,
+        ),
+        train,
+        gate,
+    )
+    parameters = {"behaviour": behaviour, "value": value, "gate": gate}
+    return Proposals(parameters, _memory(data, stats, actions, behaviour, gate))
+
+
+def law(data: Data, stats: Statistics) -> Any:
+    """(parameters, state, goal, noise) -> action."""
+    actions: Actions = describe(data.action)
+    return lambda p, state, goal, noise: draw(stats, actions, p["behaviour"], p["gate"], state, goal, noise)
+
+
+def worth(data: Data, stats: Statistics) -> Any:
+    """(parameters, state, goal) -> terminal value."""
+    return lambda p, state, goal: value_of_goal(data.factors, stats, p["value"], p["gate"], state, goal)
+
+
+def _memory(data: Data, stats: Statistics, actions: Actions, behaviour: Behaviour, gate: Array) -> float:
+    train = ~data.held_out
+    episode = data.episode[train]
+    follows = jnp.asarray(np.append(episode[1:] == episode[:-1], False), jnp.float32)
+    every = jax.jit(jax.vmap(partial(persistence, stats, actions), (0, 0, None, None)))
+    return float(every(behaviour, gate, data.rows(train), follows).mean())
+
+
+def relevant(layout: Layout, weights: np.ndarray) -> np.ndarray:
+    """(state columns,) 1 for the state factors from which a path in the mask leads to the goal, else 0."""
+    names = [f.name for f in layout.factors.state]
+    found = {goal.of for goal in layout.factors.goal} or set(names)
+    while True:
+        more = {
+            name
+            for i, name in enumerate(names)
+            if any(weights[i, j] > 0 and names[j] in found for j in range(len(names)))
+        }
+        if more <= found:
+            break
+        found |= more
+    gate = np.zeros(layout.factors.state_size, np.float32)
+    for factor in layout.factors.state:
+        gate[factor.slice] = factor.name in found
+    return gate
+
+
+def each_seed(tree: Any, seeds: int) -> Any:
+    """The same for every seed, with a leading axis."""
+    return jax.tree.map(lambda a: jnp.broadcast_to(a, (seeds, *a.shape)), tree)

@@ -1,0 +1,119 @@
+"""The methods by name, and how to make one from a few settings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from because_rl.algorithms.agent import Method
+from because_rl.algorithms.because import ABLATIONS, WORLDS, Because, BecauseConfig
+from because_rl.algorithms.mopo import MOPO, MOPOConfig
+from because_rl.algorithms.mopo import WORLDS as MOPO_WORLDS
+from because_rl.algorithms.td3bc import PAPER, TD3BC, TD3BCConfig
+from because_rl.errors import BecauseError
+
+
+@dataclass(frozen=True)
+class Entry:
+    method: Callable[[Any], Method]
+    """of a config"""
+    config: type
+    preset: Mapping[str, Any] = field(default_factory=dict)
+    """what sets this name apart from others of the same method"""
+    worlds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """settings for the data of a known world"""
+
+
+METHODS: dict[str, Entry] = {
+    **{name: Entry(Because, BecauseConfig, preset, WORLDS) for name, preset in ABLATIONS.items()},
+    "mopo": Entry(MOPO, MOPOConfig, worlds=MOPO_WORLDS),
+    "td3bc": Entry(TD3BC, TD3BCConfig, worlds=PAPER),
+}
+
+
+def make_method(name: str, overrides: Mapping[str, Any] | None = None, world: str | None = None) -> Method:
+    """The method with its defaults, then what suits the world, then its preset, then `overrides`.
+
+    Overrides may be text, as from a command line, and 'planner.horizon' means the field of a field.
+
+    >>> make_method("td3bc", {"alpha": "1.5", "hidden": 32}, "crash").config.alpha
+    1.5
+    """
+    if name not in METHODS:
+        raise BecauseError(
+            f"There is no method {name!r}.", need=f"one of {', '.join(METHODS)}.", fix="correct the name."
+        )
+    entry = METHODS[name]
+    config = entry.config()
+    for settings in (entry.worlds.get(world or "", {}), entry.preset, overrides or {}):
+        config = configure(config, settings)
+    return entry.method(config)
+
+
+def configure(config: Any, settings: Mapping[str, Any], of: str = "") -> Any:
+    """`config` with some fields set; values that do not fit a field's type are refused."""
+    hints = get_type_hints(type(config))
+    for key, value in settings.items():
+        head, _, rest = key.partition(".")
+        if head not in {f.name for f in fields(config)}:
+            raise BecauseError(
+                f"There is no setting {of + key!r} in {type(config).__name__}.",
+                need=f"one of {', '.join(of + f.name for f in fields(config))}.",
+                fix="correct the name.",
+            )
+        part = getattr(config, head)
+        if is_dataclass(part):
+            inner = {rest: value} if rest else value
+            if not isinstance(inner, Mapping):
+                raise _unfit(
+                    of + key, value, f"the fields of {type(part).__name__}, such as {head}.{fields(part)[0].name}"
+                )
+            config = replace(config, **{head: configure(part, inner, f"{of}{head}.")})
+        elif rest:
+            raise _unfit(of + key, value, f"{of + head} alone, which has no parts")
+        else:
+            config = replace(config, **{head: _read(of + key, value, hints[head])})
+    return config
+
+
+def _read(key: str, value: Any, hint: Any) -> Any:
+    """The value as the type says; text is read as JSON where that fits, so '1e-3' is a number."""
+    choices = [value]
+    if isinstance(value, str):
+        with contextlib.suppress(json.JSONDecodeError):
+            choices.insert(0, json.loads(value))
+    for choice in choices:
+        fits, read = _fit(choice, hint)
+        if fits:
+            return read
+    raise _unfit(key, value, str(hint.__name__ if isinstance(hint, type) else hint))
+
+
+def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        found = [read for fits, read in (_fit(value, a) for a in arguments) if fits]
+        return bool(found), found[0] if found else None
+    if origin is Literal:
+        return value in arguments, value
+    if origin is tuple or hint is tuple:
+        if not isinstance(value, list | tuple):
+            return False, None
+        inner = arguments[0] if arguments else Any
+        parts = [_fit(v, inner) for v in value]
+        return all(fits for fits, _ in parts), tuple(read for _, read in parts)
+    if hint is Any:
+        return True, value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return True, float(value)
+    if hint is int and isinstance(value, bool):
+        return False, None
+    return isinstance(value, hint), value
+
+
+def _unfit(key: str, value: Any, need: str) -> BecauseError:
+    return BecauseError(f"Got {key}={value!r}.", need=f"{need}.", fix=f"give {key} a value that fits.")

@@ -1,0 +1,70 @@
+"""Lift's oracle planner: shooting in MuJoCo itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from because_rl.datasets.behaviours.lift import expert
+from because_rl.envs.batch import BatchEnv, Observation
+from because_rl.envs.lift_batch import LiftBatch
+from because_rl.evaluation.oracle_planner import Oracle
+from because_rl.rng import stream
+
+
+class Branches(LiftBatch):
+    """Worlds that begin where others stand, and may go other ways."""
+
+    def leave(self, worlds: LiftBatch, which: np.ndarray) -> np.ndarray:
+        """Start from these worlds (by number, repeats allowed); returns their states."""
+        self._rows, self._state = worlds._rows[which], worlds._state[which]
+        return self._state
+
+    def move(self, actions: np.ndarray, going: np.ndarray) -> np.ndarray:
+        self._advance(actions, going)
+        return self._state
+
+
+class LiftOracle(Oracle):
+    """`planning.shooting` with 'best', in NumPy.
+
+    The score of a candidate is gamma^t with t the step at which it lifts the cube. So once a candidate of a world
+    has lifted it, the others of that world can no longer win, and are not imagined any further.
+    """
+
+    def __init__(self, seed: int = 0, population: int = 8, spread: float = 0.3, memory: float = 0.6):
+        self.rng = stream(seed, "lift", "shooting")
+        self.population, self.spread, self.memory = population, spread, memory
+
+    def begin(self, batch: BatchEnv) -> None:
+        assert isinstance(batch, LiftBatch)
+        self.worlds, self.branches = batch, Branches(batch.split, batch.spurious, batch.workers)
+        self.kept = np.zeros((batch.size, batch.horizon, batch.factors.action_size))
+
+    def act(self, observation: Observation, left: int) -> np.ndarray:
+        n, running = self.population, np.flatnonzero(~self.worlds.terminated)
+        state = self.branches.leave(self.worlds, np.repeat(running, n))
+        goal = np.repeat(observation.goal[running], n, axis=0)
+        follow = (np.arange(len(state)) % n == 0) & (left < self.worlds.horizon)  # on the first step there is no plan
+        given = np.repeat(self.kept[running], n, axis=0)
+        chosen = np.zeros((len(state), left, given.shape[2]))
+        winner = np.full(len(running), -1)
+        noise = self.rng.standard_normal(chosen[:, 0].shape)
+        for t in range(left):
+            fresh = np.clip(expert(state) + self.spread * noise, -1.0, 1.0).astype(np.float32)  # as worlds take them
+            chosen[:, t] = np.where(follow[:, None], given[:, t], fresh)
+            state = self.branches.move(chosen[:, t], np.repeat(winner < 0, n))
+            reached = self.worlds.factors.reached(state, goal).reshape(-1, n)
+            winner = np.where((winner < 0) & reached.any(1), reached.argmax(1), winner)
+            if (winner >= 0).all():
+                break
+            more = self.rng.standard_normal(noise.shape)
+            noise = self.memory * noise + (1 - self.memory**2) ** 0.5 * more
+        best = chosen.reshape(-1, n, left, given.shape[2])[np.arange(len(running)), np.maximum(winner, 0)]
+        self.kept[running, : left - 1] = best[:, 1:]
+        actions = np.zeros((self.worlds.size, given.shape[2]))
+        actions[running] = best[:, 0]
+        return actions
+
+    def close(self) -> None:
+        if hasattr(self, "branches"):
+            self.branches.close()

@@ -1,0 +1,25 @@
+"""Unlock's oracle planner: exact values on the true transitions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from because_rl.envs.batch import BatchEnv, Observation
+from because_rl.envs.unlock_batch import unlock_step
+from because_rl.evaluation.oracle_planner import Oracle
+from because_rl.planning.value_iteration import Successors, ValueIteration
+
+
+class UnlockOracle(Oracle):
+    def __init__(self, seed: int = 0):
+        """Draws nothing."""
+
+    def begin(self, batch: BatchEnv) -> None:
+        self.planner = ValueIteration(_unlock_model, batch.factors, batch.horizon)
+
+    def act(self, observation: Observation, left: int) -> np.ndarray:
+        return self.planner.act(observation.state, observation.goal, left)
+
+
+def _unlock_model(state: np.ndarray, action: np.ndarray) -> Successors:
+    return Successors(unlock_step(state, action), np.ones(len(state)), np.zeros(len(state)))

@@ -1,0 +1,133 @@
+"""How good a fitted method is: success in worlds that it has never seen, the same worlds for every method.
+
+All seeds of a method act in all episodes at once, as one batch of K * n worlds. Episode k of a world and split is
+always the same scene, whoever is evaluated; no dataset is made of these scenes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from because_rl.algorithms.agent import Agent
+from because_rl.envs.batch import BatchEnv, Observation
+from because_rl.envs.tasks import make_batch
+from because_rl.errors import BecauseError
+from because_rl.intervals import t_interval
+from because_rl.rng import child_seed
+
+SUBCASES = {"unlock": ("O-law", "O-doors", "O-cells")}
+"""Splits that break the training law in one way each, to be evaluated like any other split."""
+
+Act = Callable[[Observation, int], np.ndarray]
+"""(what N worlds show, steps to go) -> N actions"""
+
+
+class Outcome(NamedTuple):
+    """Of K seeds in n episodes each, the same n for every seed."""
+
+    success: np.ndarray
+    """(K, n) bool"""
+    steps: np.ndarray
+    """(K, n) int: steps to success, or the whole horizon"""
+    hidden: dict[str, np.ndarray]
+    """(n,) each: what the world says of a scene in one number, to tell sub-cases apart"""
+
+
+def layouts(world: str, split: str, episodes: int) -> list[int]:
+    """The scenes of an evaluation. Datasets draw theirs from another stream.
+
+    >>> layouts("unlock", "O", 3) == layouts("unlock", "O", 9)[:3]
+    True
+    """
+    if episodes < 1:
+        raise BecauseError(f"Got {episodes} episodes.", need="at least 1.", fix="pass --episodes 100.")
+    return [child_seed(0, "evaluate", world, split, k) for k in range(episodes)]
+
+
+def evaluate(
+    agent: Agent, world: str, split: str, episodes: int, spurious: int = 1, seed: int = 0, batch: BatchEnv | None = None
+) -> Outcome:
+    """Roll a fitted agent to the end of every episode. `seed` decides what acting draws, not where."""
+    k = len(agent.seeds)
+    agent.begin(episodes, child_seed(seed, "act", world, split))
+
+    def act(observation: Observation, left: int) -> np.ndarray:
+        state, goal = (part.reshape(k, episodes, part.shape[1]) for part in observation)
+        action = np.asarray(agent.act(state, goal, left))
+        return action.reshape(k * episodes, *action.shape[2:])
+
+    return roll(world, split, layouts(world, split, episodes), act, repeats=k, spurious=spurious, batch=batch)
+
+
+def roll(
+    world: str,
+    split: str,
+    scenes: Sequence[int],
+    act: Act,
+    *,
+    begin: Callable[[BatchEnv], None] = lambda batch: None,
+    repeats: int = 1,
+    spurious: int = 1,
+    batch: BatchEnv | None = None,
+) -> Outcome:
+    """Every scene `repeats` times, side by side; `begin` sees the worlds when they have been reset."""
+    own = batch is None
+    batch = make_batch(world, split, spurious) if batch is None else batch
+    try:
+        observation = batch.reset(list(scenes) * repeats)
+        hidden = {name: np.asarray(value)[: len(scenes)] for name, value in batch.hidden().items()}
+        begin(batch)
+        steps = np.full(batch.size, batch.horizon)
+        while not batch.done:
+            step = batch.step(legal(act(observation, batch.horizon - batch.steps), batch.action_space))
+            observation = step.observation
+            steps[step.reward > 0] = batch.steps
+        return Outcome(
+            success=batch.terminated.reshape(repeats, -1),
+            steps=steps.reshape(repeats, -1),
+            hidden={name: value for name, value in hidden.items() if value.ndim == 1},
+        )
+    finally:
+        if own:
+            batch.close()
+
+
+def legal(actions: np.ndarray, space: spaces.Space) -> np.ndarray:
+    """The actions as worlds take them; a continuous one beyond the box is cut to it."""
+    if isinstance(space, spaces.Discrete):
+        good = np.issubdtype(actions.dtype, np.integer) and ((actions >= 0) & (actions < space.n)).all()
+    else:
+        good = np.isfinite(actions).all()
+    if not good:
+        raise BecauseError(
+            "The agent gave an action that is no number, or none of the actions.",
+            need=f"members of {space}.",
+            fix="look at the model that it plans with: was the training loss finite?",
+        )
+    if isinstance(space, spaces.Box):
+        return np.clip(actions, space.low, space.high).astype(space.dtype)
+    return actions
+
+
+def summarise(outcome: Outcome) -> dict[str, Any]:
+    """Success per seed, and its mean with a 95% t-interval over seeds (cut to what a share can be).
+
+    >>> both = Outcome(np.array([[True, True], [True, False]]), np.array([[3, 5], [4, 15]]), {})
+    >>> {name: value for name, value in summarise(both).items() if name in ("per_seed", "success", "steps")}
+    {'per_seed': [1.0, 0.5], 'success': 0.75, 'steps': 4.0}
+    """
+    each = outcome.success.mean(1)
+    low, high = t_interval(each)
+    return {
+        "seeds": len(each),
+        "episodes": outcome.success.shape[1],
+        "per_seed": [float(x) for x in each],
+        "success": float(each.mean()),
+        "low95": max(low, 0.0),
+        "high95": min(high, 1.0),
+        "steps": float(outcome.steps[outcome.success].mean()) if outcome.success.any() else None,
+    }

@@ -1,0 +1,255 @@
+"""Train a method on a dataset into a run folder, load it again, evaluate it.
+
+A run folder holds ``run.json`` (what was trained on what), one checksummed ``.npz`` per stage, ``metrics.jsonl``
+and, once evaluated, ``evaluation-<split>.json``. A folder is one run for good: other settings, data or seeds are
+refused, and the same ones continue it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from because_rl.algorithms.agent import Agent, Data
+from because_rl.algorithms.registry import make_method
+from because_rl.algorithms.run import HISTORY, Report, Run
+from because_rl.datasets.home import home
+from because_rl.datasets.load import Transitions, load
+from because_rl.envs.tasks import world_class
+from because_rl.errors import BecauseError
+from because_rl.evaluation.rollout import evaluate, summarise
+from because_rl.factors import FactorSpec
+from because_rl.io import arrays_sha256, exclusive, read_json, sweep, write_json, write_text
+from because_rl.provenance import provenance
+
+RUN = "run.json"
+METRICS = "metrics.jsonl"
+FORMAT = 1
+SAME = ("format", "method", "config", "dataset", "data_sha256", "factors", "horizon", "seeds", "chunk")
+"""What a run is: where one of these differs it is another run."""
+
+
+def train(
+    method: str,
+    dataset: str | Path,
+    root: Path | None = None,
+    folder: Path | None = None,
+    seeds: Sequence[int] = range(10),
+    overrides: Mapping[str, Any] | None = None,
+    report: Report = lambda stage, done, total, metrics: None,
+    resume: bool = False,
+    *,
+    factors: FactorSpec | Path | None = None,
+    chunk: int = 500,
+) -> dict[str, Any]:
+    """Train all seeds together and keep the run; `resume` goes on with one that was stopped, to the same bits.
+
+    `chunk`: steps between two checkpoints. Returns a summary.
+    """
+    if chunk < 1:
+        raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
+    begin = time.monotonic()
+    logged = load(dataset, root, factors)
+    world = _recipe(logged).get("world")
+    made = make_method(method, overrides, world)
+    data = as_data(logged, world)
+    wanted = {
+        "format": FORMAT,
+        "method": method,
+        "config": asdict(made.config),
+        "dataset": _address(dataset, logged),
+        "data_sha256": data_sha256(data),
+        "factors": data.factors.to_dict(),
+        "world": world,
+        "spurious": _recipe(logged).get("spurious", 1),
+        "horizon": data.horizon,
+        "seeds": [int(seed) for seed in seeds],
+        "chunk": chunk,
+    }
+    wanted = json.loads(json.dumps(wanted))  # as it will be read back: tuples are lists
+    folder = Path(
+        folder or home(root) / "runs" / f"{method}-{logged.name.removeprefix('because/').removesuffix('-v0')}"
+    )
+    with exclusive(folder.parent / f".{folder.name}.lock", f"training in {folder}"):
+
+        def after(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
+            _write_metrics(folder, run.history | {stage: _kept_history(folder / f"{stage}.npz")})
+            report(stage, done, total, metrics)
+
+        run = Run(wanted["seeds"], folder, after, chunk)
+        known = _agree(folder, wanted, resume)
+        if known is None:
+            known = wanted | {"finished": None, "provenance": provenance()}
+            write_json(folder / RUN, known)
+        sweep(folder)
+        made.fit(data, run)
+        _write_metrics(folder, run.history)
+        if not known["finished"]:
+            write_json(folder / RUN, known | {"finished": sorted(file.name for file in folder.glob("*.npz"))})
+    return {
+        "run": str(folder),
+        "method": method,
+        "dataset": wanted["dataset"],
+        "seeds": len(run.seeds),
+        "transitions": len(data),
+        "stages": {
+            stage: {name: float(values[-1].mean()) for name, values in metrics.items()}
+            for stage, metrics in run.history.items()
+        },
+        "seconds": round(time.monotonic() - begin, 2),
+    }
+
+
+def load_agent(folder: Path, root: Path | None = None) -> Agent:
+    """The agent of a finished run, all its seeds. Nothing is trained; only the run and its dataset are read."""
+    known = read_run(folder)
+    if not known["finished"]:
+        raise BecauseError(
+            f"The run in {folder} is not finished.",
+            need="a finished run.",
+            fix="finish it with 'because train --resume'.",
+        )
+    if missing := [name for name in known["finished"] if not (Path(folder) / name).is_file()]:
+        raise BecauseError(
+            f"The run in {folder} lacks {', '.join(missing)}.",
+            need="all files of the run.",
+            fix="restore them, or train again.",
+        )
+    logged = load(known["dataset"], root, FactorSpec.from_dict(known["factors"]))
+    data = as_data(logged, horizon=known["horizon"])
+    if data_sha256(data) != known["data_sha256"]:
+        raise BecauseError(
+            f"Dataset {known['dataset']} is not what the run in {folder} was trained on.",
+            need="the same transitions.",
+            fix="collect it again with its own recipe and seed, or train a new run on this one.",
+        )
+    return make_method(known["method"], known["config"]).fit(data, Run(known["seeds"], Path(folder)))
+
+
+def evaluate_run(
+    folder: Path, root: Path | None = None, split: str = "O", episodes: int = 100, spurious: int | None = None
+) -> dict[str, Any]:
+    """Success of a run's agent in its world, kept in ``evaluation-<split>.json``."""
+    known = read_run(folder)
+    if known["world"] is None:
+        raise BecauseError(
+            f"Dataset {known['dataset']} was not collected in one of our worlds.",
+            need="a simulator to evaluate in.",
+            fix="take the agent with load_agent and run it in your own world.",
+        )
+    begin = time.monotonic()
+    level = known["spurious"] if spurious is None else spurious
+    outcome = evaluate(load_agent(folder, root), known["world"], split, episodes, level)
+    result = {key: known[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": level}
+    result |= summarise(outcome) | {"seconds": round(time.monotonic() - begin, 2)}
+    write_json(Path(folder) / f"evaluation-{split}.json", result | {"provenance": provenance()})
+    return {"run": str(folder)} | result
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    path = Path(folder) / RUN
+    if not path.is_file():
+        raise BecauseError(
+            f"There is no run in {folder}.", need=f"a folder with {RUN}.", fix="make one with 'because train'."
+        )
+    known = read_json(path)
+    if (
+        not isinstance(known, dict)
+        or {*SAME, "world", "spurious", "finished"} - set(known)
+        or known["format"] != FORMAT
+    ):
+        raise BecauseError(
+            f"{path} does not describe a run of this version.",
+            need=f"format {FORMAT}.",
+            fix="train again into a new folder.",
+        )
+    return known
+
+
+def as_data(logged: Transitions, world: str | None = None, horizon: int | None = None) -> Data:
+    """Transitions as methods see them. The horizon is the world's, else the longest episode's length."""
+    longest = int(logged.step.max()) + 1
+    # A dataset in which every episode succeeds early does not show how long an episode may last.
+    horizon = horizon or (longest if world is None else world_class(world).horizon)
+    names = ("factors", "state", "action", "next_state", "goal", "reward", "terminated", "episode", "step")
+    return Data(**{name: getattr(logged, name) for name in names}, horizon=horizon)
+
+
+def data_sha256(data: Data) -> str:
+    names = ("state", "action", "next_state", "goal", "reward", "terminated", "episode", "step")
+    return arrays_sha256({name: getattr(data, name) for name in names})
+
+
+def _recipe(logged: Transitions) -> dict[str, Any]:
+    """Empty for data that are not ours."""
+    return logged.metadata.get("because", {}).get("recipe", {})
+
+
+def _address(dataset: str | Path, logged: Transitions) -> str:
+    """How to find the dataset again: its id, or its path."""
+    return str(Path(dataset).resolve()) if Path(dataset).is_dir() else logged.name
+
+
+def _agree(folder: Path, wanted: dict[str, Any], resume: bool) -> dict[str, Any] | None:
+    """The run that is there already, if it is the same one and may go on."""
+    if not (folder / RUN).exists():
+        if folder.is_dir() and any(folder.glob("*.npz")):
+            raise BecauseError(
+                f"{folder} holds stages of an unknown run.",
+                need="an empty folder.",
+                fix="choose another with -o FOLDER.",
+            )
+        return None
+    known = read_run(folder)
+    if other := list(_differences({k: known[k] for k in SAME}, {k: wanted[k] for k in SAME})):
+        raise BecauseError(
+            f"{folder} holds another run: {'; '.join(other[:5])}.",
+            need="the same method, settings, data and seeds.",
+            fix="choose another folder with -o FOLDER, or remove this one.",
+        )
+    if not resume:
+        raise BecauseError(
+            f"{folder} holds this run already{'' if known['finished'] else ', unfinished'}.",
+            need="a new folder.",
+            fix="pass --resume to go on with it, or choose another with -o FOLDER.",
+        )
+    return known
+
+
+def _differences(there: Any, now: Any, path: str = "") -> Any:
+    if isinstance(there, dict) and isinstance(now, dict):
+        for key in sorted({*there, *now}):
+            yield from _differences(there.get(key), now.get(key), f"{path}.{key}" if path else key)
+    elif there != now:
+        yield f"{path} is {_brief(there)} there and {_brief(now)} now"
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _kept_history(file: Path) -> dict[str, np.ndarray]:
+    """The metrics in the file of a stage that has just been written (members of an ``.npz`` are read singly)."""
+    with np.load(file, allow_pickle=False) as arrays:
+        return {name.removeprefix(HISTORY): arrays[name] for name in arrays.files if name.startswith(HISTORY)}
+
+
+def _write_metrics(folder: Path, history: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """One line per stage and chunk; a metric has one number per seed."""
+    lines = []
+    for stage, metrics in history.items():
+        for chunk, step in enumerate(metrics["step"][:, 0]):
+            each = {name: _numbers(values[chunk]) for name, values in metrics.items() if name != "step"}
+            lines.append(json.dumps({"stage": stage, "step": int(step)} | each, allow_nan=False))
+    write_text(folder / METRICS, "".join(line + "\n" for line in lines))
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]

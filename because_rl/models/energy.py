@@ -1,0 +1,156 @@
+"""The energy model: how unlike the data is (s, a, s'_j), seen through the causal representation?
+
+    E_j = tanh f(view of j's parents, mu(s'_j))  in (-1, 1),
+    L_EBM = E[E(positives)] - E[E(negatives)] + lambda_EBM |theta|^2        (equation 7 of the paper)
+
+High energy is high uncertainty. Positives are what happened and what the world model makes of it. Negatives are
+
+- *counterfactual*: the s' of other rows, factor by factor: does s'_j fit (s, a)?
+- *support*: parents put together from different rows, with what the model makes of them: has anything like this
+  (s, a) been seen at all? Column-mixed s' alone cannot tell.
+- *random*: standard normal mu, the comparison of the paper's figure;
+- *langevin*: mu moved downhill in energy from noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from because_rl.models.bilinear import BilinearModel, Whitening, Wiring, dense, dense_size, mu_width, see
+from because_rl.models.layout import Layout
+from because_rl.models.nets import SharedMLP
+from because_rl.models.noise import normal, uniform
+from because_rl.models.objective import spectral_norms
+from because_rl.models.statistics import Statistics
+from because_rl.models.training import Batch
+
+Negatives = Literal["counterfactual", "random", "langevin"]
+
+
+@dataclass(frozen=True)
+class EnergyWeights:
+    negatives: Negatives = "counterfactual"
+    support: bool = True
+    norm: float = 1e-4
+    """lambda_EBM"""
+    langevin_steps: int = 10
+    langevin_rate: float = 0.1
+
+
+class EnergyModel(eqx.Module):
+    """One network per family, as in the world model."""
+
+    layout: Layout = eqx.field(static=True)
+    nets: list[SharedMLP]
+
+    def __init__(self, layout: Layout, key: PRNGKeyArray, *, hidden: int = 128, places: int = 32):
+        self.layout = layout
+        keys = jax.random.split(key, len(layout.families))
+        inputs = dense_size(layout, places)
+        self.nets = [
+            SharedMLP((inputs + mu_width(f), hidden, hidden, 1), len(f.members), k, last=0.1)
+            for f, k in zip(layout.families, keys, strict=True)
+        ]
+
+    def __call__(
+        self, features: Float[Array, "targets n"], mu: list[Array], families: tuple[int, ...] | None = None
+    ) -> list[Array]:
+        """Energies of each family's members for one row; `features` is `view` of it, `mu` whitened."""
+        out = []
+        for n in range(len(self.nets)) if families is None else families:
+            members = jnp.array(self.layout.families[n].members)
+            out.append(jnp.tanh(self.nets[n](jnp.concatenate([features[members], mu[n]], axis=1))[:, 0]))
+        return out
+
+
+def view(world: BilinearModel, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> Array:
+    """(targets, features): what each target may see of a row."""
+    layout = world.layout
+    raw, gated, gates = see(stats, wiring, x)
+    return jax.vmap(lambda a, b, c: dense(layout, stats, a, b, c, world.embed))(raw, gated, gates)
+
+
+def foretell(world: BilinearModel, outputs: list) -> list[Array]:
+    """mu of the next state as the world model expects it: C^T phi."""
+    return [out.phi @ core for out, core in zip(outputs, world.core, strict=True)]
+
+
+def energy_loss(
+    weights: EnergyWeights,
+    stats: Statistics,
+    model: EnergyModel,
+    fixed: tuple[BilinearModel, list[Whitening], Wiring],
+    batch: Batch,
+    key: PRNGKeyArray,
+) -> tuple[Array, dict[str, Array]]:
+    """`fixed`: the world model, the whitening of its mu, and the mask."""
+    world, whitening, wiring = fixed
+    x = jnp.concatenate([batch["state"], batch["action"]], axis=1)
+    k1, k2, k3 = jax.random.split(key, 3)
+    rows = jnp.concatenate([x, mix(world.layout, x, k2, k3)]) if weights.support else x
+    n = len(x)
+    features = jax.vmap(lambda row: view(world, stats, wiring, row))(rows)
+    told = jax.vmap(lambda row: foretell(world, world(stats, wiring, row)))(rows)
+    happened = jax.vmap(lambda s: represent_white(world, stats, whitening, s))(batch["next_state"])
+
+    def judge(features: Array, mu: list[Array]) -> Array:
+        return jnp.concatenate(jax.vmap(model)(features, mu), axis=1)
+
+    false = _false(weights, lambda mu: judge(features[:n], mu), happened, k1)
+    # One call for all: what happened, what was expected (of real, then of mixed rows), and what did not happen.
+    energy = judge(
+        jnp.concatenate([features[:n], features, features[:n]]),
+        [jnp.concatenate(parts) for parts in zip(happened, told, false, strict=True)],
+    ).mean(1)
+    positive = energy[: 2 * n].mean()
+    negative = energy[2 * n :].mean()
+    return positive - negative + weights.norm * spectral_norms(model), {"positive": positive, "negative": negative}
+
+
+def represent_white(world: BilinearModel, stats: Statistics, whitening: list[Whitening], state: Array) -> list[Array]:
+    """mu of a next state, whitened."""
+    return [white(part) for white, part in zip(whitening, world.represent(stats, state), strict=True)]
+
+
+def _false(
+    weights: EnergyWeights, judge: Callable[[list[Array]], Array], happened: list[Array], key: PRNGKeyArray
+) -> list[Array]:
+    """mu of next states that did not follow, shaped as `happened`."""
+    keys = jax.random.split(key, len(happened))
+    if weights.negatives == "counterfactual":
+        return [
+            jnp.take_along_axis(part, _shuffles(k, *part.shape[:2])[:, :, None], axis=0)
+            for part, k in zip(happened, keys, strict=True)
+        ]
+    mu = [normal(k, part.shape) for part, k in zip(happened, keys, strict=True)]
+    if weights.negatives == "random":
+        return mu
+    for n in range(weights.langevin_steps):
+        slope = jax.grad(lambda mu: judge(mu).sum())(mu)
+        fresh = jax.random.split(jax.random.fold_in(key, n), len(mu))
+        mu = [
+            m - weights.langevin_rate * g + 0.1 * weights.langevin_rate * normal(k, m.shape)
+            for m, g, k in zip(mu, slope, fresh, strict=True)
+        ]
+    return [jax.lax.stop_gradient(m) for m in mu]
+
+
+def _shuffles(key: PRNGKeyArray, rows: int, columns: int) -> Array:
+    """(rows, columns): each column a permutation of the rows."""
+    return jnp.argsort(uniform(key, (rows, columns)), axis=0)
+
+
+def mix(layout: Layout, x: Float[Array, "rows columns"], key: PRNGKeyArray, share_key: PRNGKeyArray) -> Array:
+    """Rows put together from different rows: each factor stays or is replaced, more or less often by the row."""
+    k1, k2 = jax.random.split(key)
+    share = 0.1 + 0.8 * uniform(share_key, (len(x), 1))
+    swap = uniform(k1, (len(x), len(layout.inputs))) < share
+    other = jnp.where(swap, _shuffles(k2, *swap.shape), jnp.arange(len(x))[:, None])
+    return jnp.take_along_axis(x, other[:, layout.factor_of_column], axis=0)
