@@ -318,9 +318,9 @@ def training_bar(label: str) -> Iterator[Any]:
         yield report
 
 
-@app.command(epilog="Example: because train td3bc --data unlock-medium --seeds 10 --set alpha=1.5")
+@app.command(epilog="Example: because train because --data unlock-medium --seeds 10 --set batches=0")
 def train(
-    method: Annotated[str, typer.Argument(help="The method to train, such as td3bc.")],
+    method: Annotated[str, typer.Argument(help="The method to train: because, optimism, linear, full, mopo or td3bc.")],
     data: Annotated[str, typer.Option(help="A dataset id, or the path of any Minari dataset.")],
     seeds: Annotated[int, typer.Option(help="Train the seeds 0, 1, ... as one program.")] = 10,
     settings: Annotated[
@@ -505,6 +505,28 @@ def bench_mask(
     rows = [{name.replace("_", " "): row[name] for name in shown} for row in result["rows"]]
     table = make_table("Cost of a whole mask", rows, tuple(name.replace("_", " ") for name in shown[4:]))
     _bench(result, output, as_json, table)
+
+
+@app.command("report", epilog="Example: because report runs/because-unlock-medium -o report")
+def report_command(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for index.html and its pictures.")] = Path(
+        "report"
+    ),
+    oracle: Annotated[Path | None, typer.Option(help="What 'because oracle -o FILE' wrote, to compare with.")] = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Put a run on a page: causal graph, learning curves, success beside the behaviour and the oracle."""
+    from because_rl.experiments.run_report import report_run
+
+    result = report_run(run, output, root, oracle)
+    rows = [
+        {"policy": r["policy"], "split": r["split"], "success": f"{r['success']:.3f}"}
+        | {"95%": f"[{r['low95']:.3f}, {r['high95']:.3f}]"}
+        for r in result["success"]
+    ]
+    emit(result, as_json, make_table(f"Written to {result['page']}", rows, ("success", "95%")))
 
 
 @app.command("oracle", epilog="Example: because oracle -o results/oracle.json")

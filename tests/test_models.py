@@ -187,6 +187,7 @@ def test_likelihood_is_a_likelihood():
     assert likelihoods().sum() == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_learns_the_line_world(trained):
     right = dict(zip(SPEC.targets, jitted_evaluate(trained, line_world(500, seed=1)), strict=True))
     assert right["left"] < 0.02
@@ -196,6 +197,7 @@ def test_learns_the_line_world(trained):
     assert right["mode"] == 1
 
 
+@pytest.mark.slow
 def test_mu_does_not_collapse(trained):
     stats, _, model = trained
     states = line_world(500, seed=2)["next_state"]
@@ -228,6 +230,7 @@ def test_what_is_learned_in_one_slot_holds_in_all():
     assert stats.moves.tolist() == [1.0, 0.0]
 
 
+@pytest.mark.slow
 def test_cautious_decoding_believes_the_most_sceptical_network(trained):
     stats, wiring, model = trained
     data = line_world(200, seed=4)

@@ -29,7 +29,7 @@ def each(function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
     >>> each(lambda a, b: a + b, [1, 2], [10, 20])
     [11, 22]
     """
-    with _one_blas_thread(), ThreadPoolExecutor(cores()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(cores()) as pool:
         return list(pool.map(function, *arguments))
 
 
@@ -48,7 +48,7 @@ def _openblas() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
 
 
 @contextlib.contextmanager
-def _one_blas_thread() -> Iterator[None]:
+def one_blas_thread() -> Iterator[None]:
     before = [get() for get, _ in _openblas()]
     try:
         for _, put in _openblas():
