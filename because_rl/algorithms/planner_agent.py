@@ -121,8 +121,14 @@ def _compile(config: ShootingConfig, factors: Any, learned: Learned, low: Array,
         return plan(config, factors, model, parameters, state, goal, before, left, low, high, key)
 
     def seed(parameters: Any, state: Array, goal: Array, before: Plan, left: Array, key: Array) -> Plan:
-        keys = jax.random.split(key, len(state))
-        return jax.vmap(one, in_axes=(None, 0, 0, 0, None, 0))(parameters, state, goal, before, left, keys)
+        def world(inputs: tuple[Array, Array, Plan, Array]) -> Plan:
+            state, goal, before, key = inputs
+            return one(parameters, state, goal, before, left, key)
+
+        # A few worlds at a time on a CPU: their candidates then stay in its caches, and in its memory.
+        together = 16 if jax.default_backend() == "cpu" else len(state)
+        inputs = (state, goal, before, jax.random.split(key, len(state)))
+        return jax.lax.map(world, inputs, batch_size=min(together, len(state)))
 
     @jax.jit
     def every(
