@@ -73,8 +73,7 @@ def acts(agent, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
-@pytest.mark.parametrize("name", list(SETTINGS))
+@pytest.mark.parametrize(("name", "discrete"), [("because", False), ("mopo", True)])
 def test_fits_acts_and_comes_back_from_disk(name, discrete, tmp_path):
     data = walk(discrete)
     method = make_method(name, SETTINGS[name] | ({} if discrete else CONTINUOUS))

@@ -374,7 +374,7 @@ def test_train_and_evaluate_from_the_command_line(home):
         )
 
 
-KILLS = int(os.environ.get("BECAUSE_KILLS", "12"))
+KILLS = int(os.environ.get("BECAUSE_KILLS", "6"))
 """Each takes seconds, most of them to start JAX: BECAUSE_KILLS=50 for the whole measure."""
 
 # Modules are imported once and each `because train` is a fork of that process, before JAX has started anything,
