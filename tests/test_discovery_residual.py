@@ -311,9 +311,8 @@ def test_accelerated_engine_gives_the_same():
     for expected, found in zip(fits, fast.cross_fit(problems, laws), strict=True):
         np.testing.assert_allclose(found[1], expected[1], atol=1e-6)
     keeps = [problems[1]._replace(keep=np.array(keep)) for keep in ([0.0, 1.0, 1.0], [1.0, 0.0, 1.0])]
-    args = keeps, laws[1], fits[1][0], np.zeros_like(x)
-    for expected, found in zip(plain.reduce(*args), fast.reduce(*args), strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+    args = keeps, fits[1][0], np.zeros_like(x)
+    np.testing.assert_allclose(fast.without(*args), plain.without(*args), atol=1e-6)
     np.testing.assert_allclose(fast.errors(keeps, laws[1]), plain.errors(keeps, laws[1]), atol=1e-6)
     np.testing.assert_allclose(fast.predict(fits[1][0], -x), plain.predict(fits[1][0], -x), atol=1e-6)
 

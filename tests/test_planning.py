@@ -137,7 +137,7 @@ def mass_step(penalty, state, action):
 POINT = Imagined(
     begin=lambda penalty, state: state,
     advance=mass_step,
-    law=lambda penalty, state, goal, noise: 0.5 + noise,
+    law=lambda penalty, state, goal, noise: 0.5 + noise[1:],
     value=lambda penalty, state, goal: jnp.full((), 0.25),
 )
 REST = jnp.zeros(2)

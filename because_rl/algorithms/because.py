@@ -142,7 +142,8 @@ class Because(Method):
                 expectile=c.expectile,
             )
             parameters |= proposals.parameters
-            planner = replace(planner, memory=proposals.memory if c.memory is None else c.memory)
+            memory = proposals.memory if c.memory is None else c.memory
+            planner = replace(planner, memory=memory, habit=proposals.habit)
         imagine, successor = _planning_model(layout, stats)
         pessimism = price(data, imagine, parameters, seeds) if c.pessimism is None else np.full(seeds, c.pessimism)
         learned = Learned(imagine, successor, law(data, stats), worth(data, stats))

@@ -122,7 +122,7 @@ class MOPO(Method):
                 expectile=c.expectile,
             )
             parameters |= proposals.parameters
-            planner = replace(planner, memory=proposals.memory)
+            planner = replace(planner, memory=proposals.memory, habit=proposals.habit)
 
         def predict(p: dict[str, Any], state: Array, action: Array) -> tuple[list[Outputs], Array]:
             x = jnp.concatenate([state, action])

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from because_rl.algorithms.agent import Data
 from because_rl.algorithms.run import Run
-from because_rl.models.behaviour import Actions, Behaviour, behaviour_loss, describe, draw, persistence
+from because_rl.models.behaviour import Actions, Behaviour, Persistence, behaviour_loss, describe, draw, persistence
 from because_rl.models.layout import Layout
 from because_rl.models.statistics import Statistics
 from because_rl.models.training import Stage
@@ -30,6 +30,8 @@ class Proposals(NamedTuple):
     """behaviour, value and gate, each with a leading axis of seeds"""
     memory: float
     """lag-1 correlation of the action law's noise in the data"""
+    habit: float
+    """chance, in the data, that a component of the action law is kept for another step"""
 
 
 def fit_proposals(
@@ -75,7 +77,8 @@ def fit_proposals(
         gate,
     )
     parameters = {"behaviour": behaviour, "value": value, "gate": gate}
-    return Proposals(parameters, _memory(data, stats, actions, behaviour, gate))
+    lasting = _persistence(data, stats, actions, behaviour, gate)
+    return Proposals(parameters, float(lasting.noise.mean()), float(lasting.component.mean()))
 
 
 def law(data: Data, stats: Statistics) -> Any:
@@ -89,12 +92,12 @@ def worth(data: Data, stats: Statistics) -> Any:
     return lambda p, state, goal: value_of_goal(data.factors, stats, p["value"], p["gate"], state, goal)
 
 
-def _memory(data: Data, stats: Statistics, actions: Actions, behaviour: Behaviour, gate: Array) -> float:
+def _persistence(data: Data, stats: Statistics, actions: Actions, behaviour: Behaviour, gate: Array) -> Persistence:
     train = ~data.held_out
     episode = data.episode[train]
     follows = jnp.asarray(np.append(episode[1:] == episode[:-1], False), jnp.float32)
     every = jax.jit(jax.vmap(partial(persistence, stats, actions), (0, 0, None, None)))
-    return float(every(behaviour, gate, data.rows(train), follows).mean())
+    return every(behaviour, gate, data.rows(train), follows)
 
 
 def relevant(layout: Layout, weights: np.ndarray) -> np.ndarray:

@@ -39,16 +39,15 @@ def _one_fit(u, weight, target, keep, points, free, spread, metric, ridge):
     return fit, jax.numpy.stack(prediction)
 
 
-def _one_reduced(u, weight, plug, full, target, keep, points, free, spread, metric, ridge):
+def _one_without(u, weight, plug, fit, keep):
     mixed = u * keep[None, None] + plug * (1 - keep)[None, None]
-    plugged = predict(full, Rows(mixed, weight), jax.numpy.ones_like(keep))
-    return _one_fit(u, weight, target, keep, points, free, spread, metric, ridge)[1], jax.numpy.stack(plugged)
+    return jax.numpy.stack(predict(fit, Rows(mixed, weight), jax.numpy.ones_like(keep)))
 
 
 _learn = _over_problems(_one_learn, 0, 0, 0, 0, 0, 0, None)
 _errors = _over_problems(_one_error, None, None, None, 0, None, None, None, None, None)
 _fit = _over_problems(_one_fit, None, None, 0, 0, 0, 0, None, 0, 0)
-_reduced = _over_problems(_one_reduced, None, None, None, None, None, 0, None, None, None, None, None)
+_without = _over_problems(_one_without, None, None, None, None, 0)
 _predict = jax.jit(lambda u, weight, fit: jax.numpy.stack(predict(fit, Rows(u, weight), jax.numpy.ones(u.shape[-1]))))
 
 
@@ -140,20 +139,13 @@ class AcceleratedEngine(Engine):
             found = _predict(self._fold(x), self._weight, fit._replace(coefficients=_wide(fit.coefficients, _power(w))))
         return self._unfold(found)[:, :w]
 
-    def reduce(
-        self, problems: Sequence[Problem], law: Law, full: Fit, plug: np.ndarray
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        if not problems:
-            return []
-        w = problems[0].target.shape[1]
-        full = full._replace(coefficients=_wide(full.coefficients, _power(w)))
-        target, out = _wide(self._fold(problems[0].target), _power(w)), []
+    def without(self, problems: Sequence[Problem], fit: Fit, plug: np.ndarray) -> list[np.ndarray]:
+        w, out = fit.coefficients.shape[-1], []
+        fit = fit._replace(coefficients=_wide(fit.coefficients, _power(w)))
         with jax.enable_x64(True):
-            run = partial(_reduced, self._u, self._weight, jax.numpy.asarray(self._fold(plug)), full, target)
+            run = partial(_without, self._u, self._weight, jax.numpy.asarray(self._fold(plug)), fit)
             for chunk in _chunks([p.keep for p in problems]):
-                found = run(np.stack(chunk), *problems[0].centres, self._device_spread, law.metric, law.ridge)
-                reduced, plugged = map(np.asarray, found)
-                out += [(self._unfold(a)[:, :w], self._unfold(b)[:, :w]) for a, b in zip(reduced, plugged, strict=True)]
+                out += [self._unfold(a)[:, :w] for a in np.asarray(run(np.stack(chunk)))]
         return out[: len(problems)]
 
 

@@ -16,6 +16,8 @@ Assumes: the effect of u_c on the next state is mostly a shift; several steps pe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from because_rl.discovery.engine import Budget, make_engine
@@ -37,9 +39,8 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
     One from all targets together, and one from each target that is shifted, whose errors are its own.
     """
     none = np.zeros((len(data.x), 0))
-    targets = {t.factor.name: t.level if t.change is None else t.change for t in data.targets}
-    targets = {name: values for name, values in targets.items() if values.shape[1]}
-    starts = data.starts
+    targets = [(t.factor.name, t.moves) for t in data.targets if t.moves.shape[1]]
+    starts, budget = data.starts, replace(budget, learn_rows=budget.learn_rows // 2)
     if 2 * len(starts) > len(data.x) or not targets:
         return none
 
@@ -48,7 +49,7 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
         return _within(rows, starts[(starts >= fold.start) & (starts < fold.stop)] - fold.start)
 
     engine = make_engine(data.x, data.folds, budget, seed)
-    problems = [engine.problem(name, values, np.ones(data.x.shape[1])) for name, values in targets.items()]
+    problems = [engine.problem(name, values, np.ones(data.x.shape[1])) for name, values in targets]
     laws = [law._replace(ridge=CAUTION * law.ridge) for law in engine.learn(problems)]
     answers = engine.cross_fit(problems, laws, within)
     residuals = [p.target - guess for p, (_, guess) in zip(problems, answers, strict=True)]
@@ -58,7 +59,7 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
             return none
         x = np.hstack([data.x, found])
         engine = make_engine(x, data.folds, budget, seed)
-        problems = [engine.problem(name, values, np.ones(x.shape[1])) for name, values in targets.items()]
+        problems = [engine.problem(name, values, np.ones(x.shape[1])) for name, values in targets]
         answers = engine.cross_fit(problems, engine.learn(problems))
         x = np.hstack([data.x, np.zeros_like(found)])
         residuals = [p.target - engine.predict(fit, x) for p, (fit, _) in zip(problems, answers, strict=True)]
@@ -85,8 +86,12 @@ def leading(residual: np.ndarray, starts: np.ndarray, most: int) -> np.ndarray:
     vectors = vectors[:, values > LEAST_SHARE * np.maximum(variance, 1e-12)]
     # As in factor analysis, a column counts by the inverse of what is its own.
     vectors = vectors / np.maximum((r * r).mean(0) - np.diag(between), 0.05)[:, None]
-    others = (np.repeat(total, length, axis=0) - r) / np.maximum(np.repeat(length, length) - 1, 1)[:, None]
-    found = others @ vectors
+    # What n steps tell of a cause with variance s and noise e is their mean times n / (n + e/s): a short episode
+    # tells less. The mean is n times the mean, over n + e/s.
+    others = (np.repeat(total, length, axis=0) - r) @ vectors
+    signal = np.maximum(((vectors.T @ between) * vectors.T).sum(1), 1e-12)
+    noise = np.maximum(((r @ vectors) ** 2).mean(0) - signal, 0)
+    found = others / (np.repeat(length - 1, length)[:, None] + np.maximum(noise / signal, 1e-12))
     found -= found.mean(0)
     spread = found.std(0)
     return found[:, spread > 0] / spread[spread > 0]

@@ -37,11 +37,32 @@ class Basis:
     def _against(self, a: np.ndarray) -> np.ndarray:
         return np.vstack([a.sum(0), self._keep * (self._x.T @ a), self._fit.T @ a, (self._fit * self._fit).T @ a])
 
+    def near(self, guess: np.ndarray) -> Near:
+        """For a target whose fit on z is `guess` (n, w): what to remove besides, linear in z where it moves.
+
+        There the fit of x on z, made for all rows, may err by more than on average, and there the target's own
+        residuals are. With weights a = |guess| and a^2, both zero where nothing happens.
+        """
+        square = (guess**2).sum(1, keepdims=True)
+        z = np.hstack([np.ones_like(square), self._x * self._keep.T, self._fit])
+        return Near(self.remove(np.hstack([guess, square * z, np.sqrt(square) * z])))
+
     def remove(self, a: np.ndarray) -> np.ndarray:
         c = self._inverse @ self._against(a)
         p, w = self._x.shape[1], self._fit.shape[1]
         fitted = c[0] + self._x @ (self._keep * c[1 : 1 + p]) + self._fit @ c[1 + p : 1 + p + w]
         return a - fitted - (self._fit * self._fit) @ c[1 + p + w :]
+
+
+class Near:
+    """Projects given columns out of residuals."""
+
+    def __init__(self, columns: np.ndarray):
+        self._columns = columns / np.maximum(np.sqrt((columns**2).mean(0)), 1e-12)
+        self._inverse = np.linalg.pinv(self._columns.T @ self._columns / len(columns), rcond=1e-8, hermitian=True)
+
+    def remove(self, a: np.ndarray) -> np.ndarray:
+        return a - self._columns @ (self._inverse @ (self._columns.T @ a / len(a)))
 
 
 def covariance_test(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray) -> tuple[float, float]:

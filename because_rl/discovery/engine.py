@@ -22,8 +22,8 @@ class Budget:
     centres: int = 300
     learn_rows: int = 8000
     learn_centres: int = 256
-    probe_rows: int = 5000
-    probe_centres: int = 200
+    probe_rows: int = 3000
+    probe_centres: int = 150
 
 
 class Problem(NamedTuple):
@@ -108,16 +108,9 @@ class Engine:
         """The fit at other inputs `x` (n, p), each row by the folds it is not in."""
         return np.concatenate(predict(fit, Rows([x[f] for f in self.folds]), np.ones(x.shape[1])))
 
-    def reduce(
-        self, problems: Sequence[Problem], law: Law, full: Fit, plug: np.ndarray
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each problem its prediction, and the full fit's where the dropped columns are replaced by `plug`."""
-
-        def one(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-            plugged = self.predict(full, np.where(problem.keep > 0, self.x, plug))
-            return self._cross_fit(problem, law)[1], plugged
-
-        return each(one, problems)
+    def without(self, problems: Sequence[Problem], fit: Fit, plug: np.ndarray) -> list[np.ndarray]:
+        """For each problem the fit on all columns, with those that it does not keep replaced by `plug`."""
+        return each(lambda problem: self.predict(fit, np.where(problem.keep > 0, self.x, plug)), problems)
 
 
 def make_engine(x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int) -> Engine:

@@ -36,6 +36,11 @@ class Target(NamedTuple):
     gain: np.ndarray | None = None
     """(columns of change, columns of level): what the change adds"""
 
+    @property
+    def moves(self) -> np.ndarray:
+        """What all inputs but its own are tested against."""
+        return self.level if self.change is None else self.change
+
 
 @dataclass(frozen=True)
 class Prepared:

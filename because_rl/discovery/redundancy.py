@@ -6,7 +6,8 @@ a deterministic policy from the state. Any set of inputs from which the rest fol
 other. But not every redundant input is a candidate: a colour that follows from the first position of a cube
 cannot stand in for it once the cube has moved. So the input gets a last chance: drop the inputs that tell
 about it, one by one, as long as the target stays as predictable as it was; if the input is not needed even
-then, it is no edge, and the data have answered. If it is, the pair is untestable.
+then, it is no edge, and the data have answered. If it is, the pair is untestable. (An input that could be dropped
+together with all of its relatives is not needed whichever of them stay: that is asked first, since it is cheap.)
 """
 
 from __future__ import annotations
@@ -52,9 +53,18 @@ def relatives(spread: np.ndarray, columns: Sequence[np.ndarray], i: int) -> list
 
 
 def last_chance(
-    engine: Engine, problem: Problem, law: Law, inputs: Sequence[int], columns: Sequence[np.ndarray], gate: float
+    engine: Engine,
+    problem: Problem,
+    law: Law,
+    inputs: Sequence[int],
+    columns: Sequence[np.ndarray],
+    gate: float,
+    doubt: float,
 ) -> list[float]:
-    """For each of the redundant `inputs`: the loss of dropping it too, once its relatives are dropped."""
+    """For each of the redundant `inputs`: the loss of dropping it too, once its relatives are dropped.
+
+    A relative is dropped as long as that costs at most `gate`; a loss of at most `doubt` is none.
+    """
     known: dict[frozenset[int], np.ndarray] = {}
 
     def errors(dropped: list[frozenset[int]]) -> list[np.ndarray]:
@@ -73,13 +83,16 @@ def last_chance(
         return [0.0] * len(inputs)
 
     order = [relatives(engine.spread, columns, i) for i in inputs]
+    alone = errors([frozenset([i, *order[k]]) for k, i in enumerate(inputs)])
+    needed = [loss(without[clear], everything[clear]) > doubt for without in alone]
     dropped: list[frozenset[int]] = [frozenset() for _ in inputs]
     error = [everything for _ in inputs]
     for step in range(RELATIVES):
-        tried = [k for k in range(len(inputs)) if step < len(order[k])]
+        tried = [k for k in range(len(inputs)) if needed[k] and step < len(order[k])]
         for k, found in zip(tried, errors([dropped[k] | {order[k][step]} for k in tried]), strict=True):
             if loss(found[clear], everything[clear]) <= gate:
                 dropped[k] |= {order[k][step]}
                 error[k] = found
-    final = errors([dropped[k] | {i} for k, i in enumerate(inputs)])
-    return [loss(without[clear], error[k][clear]) for k, without in enumerate(final)]
+    left = [k for k in range(len(inputs)) if needed[k]]
+    final = dict(zip(left, errors([dropped[k] | {inputs[k]} for k in left]), strict=True))
+    return [loss(final[k][clear], error[k][clear]) if k in final else 0.0 for k in range(len(inputs))]

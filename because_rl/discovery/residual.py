@@ -6,7 +6,9 @@ For input x, target y and all other inputs z,
 
 with the conditional means from `regression` (each row predicted by folds of other episodes) and the two tests
 from `covariance`, in which whole episodes are the unit of replication. Each input is regressed on the others
-once, each target on all inputs once; per pair only the linear algebra of the fit without x remains.
+once, each target on all inputs once; per pair only the linear algebra of the fit without x remains. Beyond
+`thorough` rows even that is left out where nothing can hang on it: f(E[x|z], z) stands in for E[y|z] wherever
+it already predicts so well that x cannot have an effect.
 
 - The target of a state factor is its *change*; only its own last value is tested against the level (`margins`).
 - Causes that are hidden and constant in an episode are estimated and conditioned on (`confounder`). An input
@@ -36,12 +38,13 @@ from because_rl.discovery.engine import Budget, Engine, Problem, make_engine
 from because_rl.discovery.independence import Evidence, IndependenceTest, Variables
 from because_rl.discovery.margins import Prepared, Target, prepare
 from because_rl.discovery.redundancy import last_chance, loss, relatives, variation
-from because_rl.discovery.regression import Law
+from because_rl.discovery.regression import Fit, Law
+from because_rl.discovery.threads import one_blas_thread
 from because_rl.errors import BecauseError
 
 LEAST_EPISODES = 20
 LEAST_VARIATION = 0.1
-"""Of an input's variance, in the rows where the target moves."""
+"""Of an input's variance, in the rows where the target moves: with less, a test that finds nothing says nothing."""
 TRACE = 1e-4
 """A p-value below which a redundant input counts as possible whatever its effect, which its little variation bounds."""
 DOUBT = 0.1
@@ -56,6 +59,8 @@ class ResidualTest(IndependenceTest):
     budget: Budget = field(default_factory=Budget)
     redundant: float = 0.7
     """share of an input's variance that the others may tell, where the target moves, before we doubt the test"""
+    thorough: int = 5000
+    """rows up to which every pair gets a fit of its own"""
     confounder: bool = True
     """whether there may be hidden causes that are constant in episodes"""
     name: ClassVar[str] = "residual"
@@ -67,6 +72,10 @@ class ResidualTest(IndependenceTest):
 
     def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
         self.check_size(variables)
+        with one_blas_thread():
+            return self._evidence(variables, seed)
+
+    def _evidence(self, variables: Variables, seed: int) -> Evidence:
         data = prepare(variables, self.folds, seed)
         if len(data.starts) < LEAST_EPISODES:
             raise BecauseError(
@@ -80,10 +89,10 @@ class ResidualTest(IndependenceTest):
         if data.inputs:
             hidden = [hidden_causes(data, self.budget, seed)] if self.confounder else []
             engine = make_engine(np.hstack([data.x, *hidden]), data.folds, self.budget, seed)
-            sources = _regress_inputs(data, engine)
+            sources, fits = _regress_inputs(data, engine), _regress_targets(data, engine)
             for place, target in zip(data.target_place, data.targets, strict=True):
                 if target.level.shape[1]:
-                    _test_target(self, data, engine, sources, target, place, out)
+                    _test_target(self, data, engine, sources, target, fits.get(target.factor.name), place, out)
             if self.confounder:
                 _set_echoes_apart(data, out)
         for i, source in enumerate(variables.inputs):
@@ -123,16 +132,34 @@ def _regress_inputs(data: Prepared, engine: Engine) -> list[_Source]:
     return out
 
 
+class _Whole(NamedTuple):
+    """One target on all inputs."""
+
+    problem: Problem
+    law: Law
+    fit: Fit
+    guess: np.ndarray
+
+
+def _regress_targets(data: Prepared, engine: Engine) -> dict[str, _Whole]:
+    keep = np.ones(engine.x.shape[1])
+    targets = [target for target in data.targets if target.moves.shape[1]]
+    problems = [engine.problem(f"target {t.factor.name}", t.moves, keep) for t in targets]
+    laws = engine.learn(problems)
+    fits = engine.cross_fit(problems, laws)
+    return {t.factor.name: _Whole(p, w, *f) for t, p, w, f in zip(targets, problems, laws, fits, strict=True)}
+
+
 def _test_target(
     test: ResidualTest,
     data: Prepared,
     engine: Engine,
     sources: list[_Source],
     target: Target,
+    whole: _Whole | None,
     j: int,
     out: Evidence,
 ) -> None:
-    y = target.level if target.change is None else target.change
     others = [i for i in range(len(sources)) if i != target.own]
     plug = np.zeros_like(engine.x)
     for source in sources:
@@ -141,37 +168,48 @@ def _test_target(
     def compare(i: int, y: np.ndarray, full: np.ndarray, reduced: np.ndarray, plugged: np.ndarray) -> None:
         source, place = sources[i], (data.input_place[i], j)
         ry = y - reduced
-        t, p_covariance = covariance_test(source.residual, ry, data.starts)
-        z, p_projected = projected_test(source.basis.remove(full - plugged), ry, data.starts, data.folds)
+        rx, direction = source.residual, source.basis.remove(full - plugged)
+        if _is_told(test, source, y):
+            near = source.basis.near(reduced)
+            rx, direction = near.remove(rx), near.remove(direction)
+        t, p_covariance = covariance_test(rx, ry, data.starts)
+        z, p_projected = projected_test(direction, ry, data.starts, data.folds)
         out.p[place], out.statistic[place] = combine(p_covariance, p_projected), max(t, z)
         without = np.minimum((ry**2).mean(0), ((y - plugged) ** 2).mean(0))
         out.effect[place] = loss(without, ((y - full) ** 2).mean(0))
         out.untestable[place] = False
 
-    fit, full, law = None, np.zeros_like(y), None
-    if y.shape[1]:
-        problem = engine.problem(f"target {target.factor.name}", y, np.ones(engine.x.shape[1]))
-        law = engine.learn([problem])[0]
-        fit, full = engine.cross_fit([problem], [law])[0]
-        problems = [problem._replace(keep=sources[i].keep) for i in others]
-        for i, (reduced, plugged) in zip(others, engine.reduce(problems, law, fit, plug), strict=True):
-            compare(i, y, full, reduced, plugged)
-        _look_for_redundancy(test, data, engine, sources, target, problem, law, j, out)
-    else:  # it keeps its value for good, so nothing else moves it
+    if whole is None:  # it keeps its value for good, so nothing else moves it
         out.untestable[data.input_place[others], j] = False
+    else:
+        y, full = whole.problem.target, whole.guess
+        problems = {i: whole.problem._replace(keep=sources[i].keep) for i in others}
+        plugged = dict(zip(others, engine.without(list(problems.values()), whole.fit, plug), strict=True))
+        error = ((y - full) ** 2).mean(0)
+        open_questions = [
+            i
+            for i in others
+            if len(y) <= test.thorough or loss(((y - plugged[i]) ** 2).mean(0), error) >= test.least_effect
+        ]
+        fits = engine.cross_fit([problems[i] for i in open_questions], [whole.law] * len(open_questions))
+        reduced = plugged | {i: guess for i, (_, guess) in zip(open_questions, fits, strict=True)}
+        for i in others:
+            compare(i, y, full, reduced[i], plugged[i])
+        _look_for_redundancy(test, data, engine, sources, target, whole, j, out)
 
     if target.own is not None:
         # The change and the last value cannot be told apart here: test the level, told as last value + change.
         own, i = sources[target.own], target.own
-        plugged = np.zeros_like(y) if fit is None else engine.predict(fit, np.where(own.keep > 0, engine.x, plug))
-        own_law = own.law if law is None else own.law._replace(metric=own.law.metric + law.metric)
+        mixed = np.where(own.keep > 0, engine.x, plug)
+        change, guess = (target.moves * 0,) * 2 if whole is None else (whole.guess, engine.predict(whole.fit, mixed))
+        own_law = own.law if whole is None else own.law._replace(metric=own.law.metric + whole.law.metric)
         problem = engine.problem(f"level {target.factor.name}", target.level, own.keep)
         compare(
             i,
             target.level,
-            engine.x[:, own.columns] @ target.persist + full @ target.gain,
+            engine.x[:, own.columns] @ target.persist + change @ target.gain,
             engine.cross_fit([problem], [own_law])[0][1],
-            own.guess @ target.persist + plugged @ target.gain,
+            own.guess @ target.persist + guess @ target.gain,
         )
         if variation(own.residual, target.level) < LEAST_VARIATION:
             place = data.input_place[i], j
@@ -185,16 +223,13 @@ def _look_for_redundancy(
     engine: Engine,
     sources: list[_Source],
     target: Target,
-    problem: Problem,
-    law: Law,
+    whole: _Whole,
     j: int,
     out: Evidence,
 ) -> None:
     """Mark as untestable the inputs that have too little variation of their own and could still matter."""
-    y, untestable = problem.target, {}
-    told = [
-        i for i, source in enumerate(sources) if i != target.own and variation(source.residual, y) < 1 - test.redundant
-    ]
+    y, untestable = whole.problem.target, {}
+    told = [i for i, source in enumerate(sources) if i != target.own and _is_told(test, source, y)]
     trace = out.p[data.input_place, j] < TRACE
     told = [i for i in told if not (trace[i] and out.effect[data.input_place[i], j] > test.least_effect)]  # edges
     for i in told:
@@ -202,14 +237,20 @@ def _look_for_redundancy(
             untestable[i] = f"where {target.factor.name} moves, {data.inputs[i].name} hardly varies"
         elif trace[i]:
             untestable[i] = _told(data, engine, sources, i) + "; there is a trace of dependence"
-    unclear = [i for i in told if i not in untestable]
-    needs = last_chance(engine, problem, law, unclear, data.columns, test.least_effect / 3)
+    unclear = [i for i in told if i not in untestable and variation(sources[i].residual, y) < LEAST_VARIATION]
+    gate, doubt = test.least_effect / 3, test.least_effect * DOUBT
+    needs = last_chance(engine, whole.problem, whole.law, unclear, data.columns, gate, doubt)
     for i, need in zip(unclear, needs, strict=True):
-        if need > test.least_effect * DOUBT:
+        if need > doubt:
             untestable[i] = _told(data, engine, sources, i)
     for i, why in untestable.items():
         out.untestable[data.input_place[i], j] = True
         out.why[data.inputs[i].name, target.factor.name] = why
+
+
+def _is_told(test: ResidualTest, source: _Source, y: np.ndarray) -> bool:
+    """Whether, where y moves, the other inputs tell so much of this one that its test is in doubt."""
+    return variation(source.residual, y) < 1 - test.redundant
 
 
 def _set_echoes_apart(data: Prepared, out: Evidence) -> None:

@@ -109,7 +109,7 @@ def imagine(layout: Layout, stats: Statistics, wiring: Wiring) -> Imagined:
     return Imagined(
         begin=lambda model, state: state,
         advance=advance,
-        law=lambda model, state, goal, noise: jnp.zeros_like(noise),
+        law=lambda model, state, goal, noise: jnp.zeros_like(noise[1:]),
         value=lambda model, state, goal: jnp.zeros(()),
     )
 

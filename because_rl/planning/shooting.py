@@ -42,6 +42,8 @@ class ShootingConfig:
     method: Literal["best", "mppi", "cem"] = "best"
     memory: float = 0.6
     """AR(1) coefficient of the proposals' noise"""
+    habit: float = 0.9
+    """chance that a candidate keeps to its component of the action law for another step"""
     spread: float = 1.0
     """times the action law's own standard deviation"""
     hold: int = 3
@@ -62,7 +64,8 @@ class Imagined(NamedTuple):
     advance: Callable[[Any, Any, Array], tuple[Any, Array, Array]]
     """(parameters, carried, action) -> carried, state, penalty in [0, 1]"""
     law: Callable[[Any, Array, Array, Array], Array]
-    """(parameters, state, goal, standard normal noise of an action's shape) -> action, as the data would"""
+    """(parameters, state, goal, noise) -> action, as the data would; of standard normal noise the first column
+    chooses among components, the others are those of the action"""
     value: Callable[[Any, Array, Array], Array]
     """(parameters, state, goal) -> chance that the goal is still reached, discounted"""
 
@@ -93,11 +96,12 @@ def plan(
     """The best plan for one world with `left` steps to go. `vmap` it over worlds and `jit` the whole."""
     n, h, size = config.population, config.horizon, factors.action_size
     strays = int(config.stray * n)
-    keys = jax.random.split(key, 5)
+    keys = jax.random.split(key, 6)
     kept = jnp.concatenate([before.actions[1:], before.actions[-1:]])
     has_plan = jnp.isfinite(before.score)
 
-    noise = correlated(keys[0], (n, h, size), config.memory)
+    noise = correlated(keys[0], (n, h, size), config.memory) * config.spread
+    noise = jnp.concatenate([sticky(keys[5], (n, h), config.habit)[:, :, None], noise], axis=2)
     # Candidates [0, strays) vary the kept plan, the first of them not at all; the others are drawn afresh.
     follow = (jnp.arange(n) < strays) & has_plan
     reach = (high - low) * 0.5
@@ -122,7 +126,7 @@ def plan(
         def step(carry: tuple, now: tuple) -> tuple:
             carried, at, reached, total = carry
             counts, given, z = now
-            drawn = model.law(parameters, at, goal, z * config.spread)
+            drawn = model.law(parameters, at, goal, z)
             action = jnp.clip(jnp.where(follow, given, drawn), low, high)
             carried, after, penalty = model.advance(parameters, carried, action)
             now_reached = jnp.maximum(reached, attained(factors, after, goal))
@@ -157,7 +161,8 @@ def _cem(
         mean, std = chosen.mean(0), chosen.std(0)
         fresh = mean[None] + std[None] * correlated(k, (n, *actions.shape[1:]), config.memory)
         fresh = jnp.clip(fresh, low[None, None], high[None, None]).at[0].set(actions[scores.argmax()])
-        scores, actions = jax.vmap(imagine)(fresh, jnp.zeros_like(fresh), jnp.ones(n, bool))
+        unused = jnp.zeros((*fresh.shape[:2], fresh.shape[2] + 1))
+        scores, actions = jax.vmap(imagine)(fresh, unused, jnp.ones(n, bool))
     return scores, actions
 
 
@@ -173,3 +178,17 @@ def correlated(key: PRNGKeyArray, shape: tuple[int, ...], memory: float) -> Floa
     first = fresh[0]
     _, rest = jax.lax.scan(step, first, fresh[1:])
     return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, 1)
+
+
+def sticky(key: PRNGKeyArray, shape: tuple[int, int], keep: float) -> Float[Array, "n h"]:
+    """Standard normal noise of which each value stays, along the second axis, with chance `keep`."""
+    n, h = shape
+    k1, k2 = jax.random.split(key)
+    fresh = jax.random.normal(k1, (n * h,)).reshape(h, n)
+    new = jax.random.uniform(k2, (n * h,)).reshape(h, n) >= keep
+
+    def step(last: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        z = jnp.where(now[1], now[0], last)
+        return z, z
+
+    return jax.lax.scan(step, fresh[0], (fresh, new))[1].T
