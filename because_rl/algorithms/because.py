@@ -11,7 +11,6 @@ every edge; `full` takes one mask of all the data instead of the weighted mean o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -144,7 +143,7 @@ class Because(Method):
             parameters |= proposals.parameters
             memory = proposals.memory if c.memory is None else c.memory
             planner = replace(planner, memory=memory, habit=proposals.habit)
-        imagine, successor = _planning_model(layout, stats)
+        imagine, successor = partial(_imagine, layout, stats), partial(_successor, layout, stats)
         pessimism = price(data, imagine, parameters, seeds) if c.pessimism is None else np.full(seeds, c.pessimism)
         learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
         return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism)
@@ -167,25 +166,24 @@ class Because(Method):
         return found.mask.weight.astype(np.float32)
 
 
-def _planning_model(layout: Layout, stats: Statistics) -> tuple[Callable, Callable]:
-    """What planners ask of the fitted model: functions of (parameters of one seed, state, action)."""
+def _predict(layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array) -> tuple[list, Array]:
+    """The outputs, and (E + 1) / 2 where the goal is decided: the mean over the goal-bearing targets."""
     bearing = tuple(n for n, wanted in enumerate(layout.goal_bearing) if wanted)
+    x = jnp.concatenate([state, action])
+    outputs = p["world"](stats, p["wiring"], x)
+    told = foretell(p["world"], outputs)
+    energy = p["energy"](view(p["world"], stats, p["wiring"], x), told, bearing or None)
+    return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0
 
-    def predict(p: dict[str, Any], state: Array, action: Array) -> tuple[list, Array]:
-        """The outputs, and (E + 1) / 2 where the goal is decided: the mean over the goal-bearing targets."""
-        x = jnp.concatenate([state, action])
-        outputs = p["world"](stats, p["wiring"], x)
-        told = foretell(p["world"], outputs)
-        energy = p["energy"](view(p["world"], stats, p["wiring"], x), told, bearing or None)
-        return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0
 
-    def imagine(p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array]:
-        outputs, penalty = predict(p, state, action)
-        return decode(layout, stats, outputs, state, hard=False).state, penalty
+def _imagine(layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array]:
+    outputs, penalty = _predict(layout, stats, p, state, action)
+    return decode(layout, stats, outputs, state, hard=False).state, penalty
 
-    def successor(p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array, Array]:
-        outputs, penalty = predict(p, state, action)
-        guess = decode(layout, stats, outputs, state, hard=True)
-        return guess.state, guess.log_p, penalty
 
-    return imagine, successor
+def _successor(
+    layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[Array, Array, Array]:
+    outputs, penalty = _predict(layout, stats, p, state, action)
+    guess = decode(layout, stats, outputs, state, hard=True)
+    return guess.state, guess.log_p, penalty

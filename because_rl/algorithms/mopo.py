@@ -15,6 +15,7 @@ elsewhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
@@ -27,11 +28,11 @@ from because_rl.algorithms.agent import Agent, Data, Method
 from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
 from because_rl.algorithms.proposals import each_seed, fit_proposals, law, worth
 from because_rl.algorithms.run import Run
-from because_rl.models.bilinear import BilinearModel, Outputs, wire
+from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.models.statistics import statistics
+from because_rl.models.statistics import Statistics, statistics
 from because_rl.models.training import Batch, Stage
 from because_rl.planning.shooting import ShootingConfig
 
@@ -67,6 +68,21 @@ class Ensemble(eqx.Module):
         )
 
 
+def ensemble_loss(
+    weights: Weights, stats: Statistics, model: Ensemble, wiring: Wiring, batch: Batch, key: Array
+) -> tuple[Array, dict[str, Array]]:
+    """Each member on its own draw from the batch (a bootstrap)."""
+    rows, members = len(batch["state"]), len(jax.tree.leaves(model.members)[0])
+
+    def member(one: BilinearModel, key: Array) -> tuple[Array, dict[str, Array]]:
+        k1, k2 = jax.random.split(key)
+        some = jax.random.randint(k1, (rows,), 0, rows)
+        return world_model_loss(weights, stats, one, wiring, {k: v[some] for k, v in batch.items()}, k2)
+
+    total, terms = jax.vmap(member)(model.members, jax.random.split(key, members))
+    return total.sum(), {name: value.mean() for name, value in terms.items()}
+
+
 class MOPO(Method):
     name = "mopo"
 
@@ -81,22 +97,11 @@ class MOPO(Method):
         everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
         wiring = each_seed(wire(layout, everything), seeds)
 
-        def loss(model: Ensemble, fixed: Any, batch: Batch, key: Array) -> tuple[Array, dict[str, Array]]:
-            """Each member on its own draw from the batch (a bootstrap)."""
-
-            def member(one: BilinearModel, key: Array) -> tuple[Array, dict[str, Array]]:
-                k1, k2 = jax.random.split(key)
-                rows = jax.random.randint(k1, (c.batch,), 0, c.batch)
-                return world_model_loss(c.weights, stats, one, fixed, {k: v[rows] for k, v in batch.items()}, k2)
-
-            total, terms = jax.vmap(member)(model.members, jax.random.split(key, c.members))
-            return total.sum(), {name: value.mean() for name, value in terms.items()}
-
         ensemble = run.fit(
             Stage(
                 "ensemble",
                 lambda key, fixed: Ensemble(layout, key, c.members, c.hidden),
-                loss,
+                partial(ensemble_loss, c.weights, stats),
                 c.world_steps,
                 c.batch,
                 c.rate,
@@ -124,27 +129,40 @@ class MOPO(Method):
             parameters |= proposals.parameters
             planner = replace(planner, memory=proposals.memory, habit=proposals.habit)
 
-        def predict(p: dict[str, Any], state: Array, action: Array) -> tuple[list[Outputs], Array]:
-            x = jnp.concatenate([state, action])
-            each = jax.vmap(lambda m: m(stats, p["wiring"], x))(p["ensemble"].members)
-            return [_average(out) for out in each], uncertainty(layout, c.penalty, each)
-
         held = data.rows(data.held_out)
-        usual = jax.jit(jax.vmap(lambda p: jax.vmap(lambda s, a: predict(p, s, a)[1])(held["state"], held["action"])))
+        model = layout, c.penalty, stats
+        usual = jax.jit(
+            jax.vmap(lambda p: jax.vmap(lambda s, a: _predict(*model, p, s, a)[1])(held["state"], held["action"]))
+        )
         parameters["usual"] = jnp.maximum(usual(parameters).mean(1), 1e-6)
 
-        def imagine(p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array]:
-            outputs, u = predict(p, state, action)
-            return decode(layout, stats, outputs, state, hard=False).state, u / (u + p["usual"])
-
-        def successor(p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array, Array]:
-            outputs, u = predict(p, state, action)
-            guess = decode(layout, stats, outputs, state, hard=True)
-            return guess.state, guess.log_p, u / (u + p["usual"])
-
+        imagine = partial(_imagine, *model)
         pessimism = price(data, imagine, parameters, seeds) if c.pessimism is None else np.full(seeds, c.pessimism)
-        learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
+        learned = Learned(imagine, partial(_successor, *model), law(data, stats), worth(data, stats))
         return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism)
+
+
+def _predict(
+    layout: Layout, penalty: str, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[list[Outputs], Array]:
+    x = jnp.concatenate([state, action])
+    each = jax.vmap(lambda m: m(stats, p["wiring"], x))(p["ensemble"].members)
+    return [_average(out) for out in each], uncertainty(layout, penalty, each)
+
+
+def _imagine(
+    layout: Layout, penalty: str, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[Array, Array]:
+    outputs, u = _predict(layout, penalty, stats, p, state, action)
+    return decode(layout, stats, outputs, state, hard=False).state, u / (u + p["usual"])
+
+
+def _successor(
+    layout: Layout, penalty: str, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[Array, Array, Array]:
+    outputs, u = _predict(layout, penalty, stats, p, state, action)
+    guess = decode(layout, stats, outputs, state, hard=True)
+    return guess.state, guess.log_p, u / (u + p["usual"])
 
 
 def _average(out: Outputs) -> Outputs:

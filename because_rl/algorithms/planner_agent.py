@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from because_rl.algorithms.agent import Agent, Data
+from because_rl.factors import FactorSpec
+from because_rl.models.training import hoist
 from because_rl.planning.shooting import Imagined, Plan, ShootingConfig, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
@@ -64,8 +68,11 @@ class PlannerAgent(Agent):
             step = jax.jit(jax.vmap(learned.successor, in_axes=(None, 0, 0)))
             self._successors = step
         else:
-            self._low, self._high = (jnp.asarray(b, jnp.float32) for b in (data.action.min(0), data.action.max(0)))
-            self._plan = _compile(config, self.factors, learned, self._low, self._high)
+            given, rest = hoist(learned)
+            bounds = Bounds(data.action.min(0), data.action.max(0), config.memory, config.habit)
+            self._given = given, Bounds(*(jnp.asarray(b, jnp.float32) for b in bounds))
+            # What data decide is an argument, so that one compiled program serves all datasets of a world.
+            self._plan = _compile(replace(config, memory=0.0, habit=0.0), self.factors, rest)
 
     def begin(self, worlds: int, seed: int) -> None:
         if self.discrete:
@@ -92,6 +99,7 @@ class PlannerAgent(Agent):
             return np.stack([p.act(s, g, left) for p, s, g in zip(self._planners, state, goal, strict=True)])
         self._key, now = jax.random.split(self._key)
         self._before = self._plan(
+            self._given,
             self.parameters,
             jnp.asarray(self.pessimism, jnp.float32),
             jnp.asarray(state, jnp.float32),
@@ -103,27 +111,35 @@ class PlannerAgent(Agent):
         return np.asarray(self._before.actions[:, :, 0])
 
 
-def _compile(config: ShootingConfig, factors: Any, learned: Learned, low: Array, high: Array) -> Callable[..., Plan]:
-    """One program for all steps, over seeds and worlds."""
+class Bounds(NamedTuple):
+    """What the data say about actions: their box, and how long whims last."""
 
-    def advance(parameters: Any, state: Array, action: Array) -> tuple[Array, Array, Array]:
+    low: Any
+    high: Any
+    memory: Any
+    habit: Any
+
+
+def _compile(config: ShootingConfig, factors: FactorSpec, rest: Any) -> Callable[..., Plan]:
+    """One program for all steps, over seeds and worlds; `rest` is `Learned` without its arrays."""
+
+    def advance(learned: Learned, parameters: Any, state: Array, action: Array) -> tuple[Array, Array, Array]:
         after, penalty = learned.imagine(parameters[0], state, action)
         return after, after, penalty * parameters[1]  # lambda is part of the parameters: one program for all of them
 
-    model = Imagined(
-        begin=lambda parameters, state: state,
-        advance=advance,
-        law=lambda parameters, state, goal, noise: learned.law(parameters[0], state, goal, noise),
-        value=lambda parameters, state, goal: learned.value(parameters[0], state, goal),
-    )
+    def seed(given: Any, parameters: Any, state: Array, goal: Array, before: Plan, left: Array, key: Array) -> Plan:
+        learned, bounds = eqx.combine(given[0], rest), given[1]
+        model = Imagined(
+            begin=lambda parameters, state: state,
+            advance=partial(advance, learned),
+            law=lambda parameters, state, goal, noise: learned.law(parameters[0], state, goal, noise),
+            value=lambda parameters, state, goal: learned.value(parameters[0], state, goal),
+        )
+        settings = replace(config, memory=bounds.memory, habit=bounds.habit)
 
-    def one(parameters: Any, state: Array, goal: Array, before: Plan, left: Array, key: Array) -> Plan:
-        return plan(config, factors, model, parameters, state, goal, before, left, low, high, key)
-
-    def seed(parameters: Any, state: Array, goal: Array, before: Plan, left: Array, key: Array) -> Plan:
         def world(inputs: tuple[Array, Array, Plan, Array]) -> Plan:
             state, goal, before, key = inputs
-            return one(parameters, state, goal, before, left, key)
+            return plan(settings, factors, model, parameters, state, goal, before, left, bounds.low, bounds.high, key)
 
         # A few worlds at a time on a CPU: their candidates then stay in its caches, and in its memory.
         together = 16 if jax.default_backend() == "cpu" else len(state)
@@ -132,9 +148,10 @@ def _compile(config: ShootingConfig, factors: Any, learned: Learned, low: Array,
 
     @jax.jit
     def every(
-        parameters: Any, pessimism: Array, state: Array, goal: Array, before: Plan, left: Array, key: Array
+        given: Any, parameters: Any, pessimism: Array, state: Array, goal: Array, before: Plan, left: Array, key: Array
     ) -> Plan:
         keys = jax.random.split(key, len(state))
-        return jax.vmap(seed, in_axes=(0, 0, 0, 0, None, 0))((parameters, pessimism), state, goal, before, left, keys)
+        together = jax.vmap(seed, in_axes=(None, 0, 0, 0, 0, None, 0))
+        return together(given, (parameters, pessimism), state, goal, before, left, keys)
 
     return every

@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from because_rl.algorithms.agent import Data
 from because_rl.algorithms.run import Run
+from because_rl.factors import FactorSpec
 from because_rl.models.behaviour import Actions, Behaviour, Persistence, behaviour_loss, describe, draw, persistence
 from because_rl.models.layout import Layout
 from because_rl.models.statistics import Statistics
@@ -83,13 +84,20 @@ def fit_proposals(
 
 def law(data: Data, stats: Statistics) -> Any:
     """(parameters, state, goal, noise) -> action."""
-    actions: Actions = describe(data.action)
-    return lambda p, state, goal, noise: draw(stats, actions, p["behaviour"], p["gate"], state, goal, noise)
+    return partial(_draw, stats, describe(data.action))
+
+
+def _draw(stats: Statistics, actions: Actions, p: dict[str, Any], state: Array, goal: Array, noise: Array) -> Array:
+    return draw(stats, actions, p["behaviour"], p["gate"], state, goal, noise)
 
 
 def worth(data: Data, stats: Statistics) -> Any:
     """(parameters, state, goal) -> terminal value."""
-    return lambda p, state, goal: value_of_goal(data.factors, stats, p["value"], p["gate"], state, goal)
+    return partial(_value, data.factors, stats)
+
+
+def _value(factors: FactorSpec, stats: Statistics, p: dict[str, Any], state: Array, goal: Array) -> Array:
+    return value_of_goal(factors, stats, p["value"], p["gate"], state, goal)
 
 
 def _persistence(data: Data, stats: Statistics, actions: Actions, behaviour: Behaviour, gate: Array) -> Persistence:

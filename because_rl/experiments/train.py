@@ -145,11 +145,18 @@ def evaluate_run(
         )
     begin = time.monotonic()
     level = known["spurious"] if spurious is None else spurious
-    outcome = evaluate(load_agent(folder, root), known["world"], split, episodes, level)
-    result = {key: known[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": level}
-    result |= summarise(outcome) | {"seconds": round(time.monotonic() - begin, 2)}
+    result = evaluate_agent(load_agent(folder, root), known, split, episodes, level)
+    result |= {"seconds": round(time.monotonic() - begin, 2)}
     write_json(Path(folder) / f"evaluation-{split}.json", result | {"provenance": provenance()})
     return {"run": str(folder)} | result
+
+
+def evaluate_agent(agent: Agent, known: Mapping[str, Any], split: str, episodes: int, spurious: int) -> dict[str, Any]:
+    """Success of the agent of the run that `known` describes; `outcomes` tells of each seed which scenes it solved."""
+    outcome = evaluate(agent, known["world"], split, episodes, spurious)
+    result = {key: known[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
+    each = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
+    return result | summarise(outcome) | {"outcomes": each}
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 A stage's state is its parameters, its optimiser and a step number; step t draws its batch and its noise from
 (seed, stage, t) alone. So a run that was stopped goes on as if it had not been.
+
+A program knows its data by shape only: rows are filled up to a multiple of ROW_STEP, and arrays inside a loss that
+is a `partial` are arguments. So one compiled program, kept in a compilation cache, serves all datasets of a world.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +23,7 @@ import optax
 from because_rl.errors import BecauseError
 from because_rl.rng import child_seed
 
+ROW_STEP = 8192
 Batch = Mapping[str, jax.Array]
 Loss = Callable[[Any, Any, Batch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 """(model, fixed, batch, key) -> loss and metrics"""
@@ -47,7 +51,8 @@ class Stage:
             return self.rule
         warm = min(200, self.steps // 10 + 1)
         schedule = optax.warmup_cosine_decay_schedule(0.1 * self.rate, self.rate, warm, self.steps)
-        return optax.chain(optax.clip_by_global_norm(10.0), optax.adamw(schedule, weight_decay=self.decay))
+        rule = optax.chain(optax.clip_by_global_norm(10.0), optax.adamw(schedule, weight_decay=self.decay))
+        return optax.flatten(rule)
 
 
 class Progress(NamedTuple):
@@ -97,27 +102,49 @@ def fit(
     """Train until `stage.steps`; `report` is called after every chunk of steps with (seeds,) metrics."""
     _check_data(stage, data)
     progress = start(stage, fixed, seeds) if progress is None else progress
-    advance = _advance(stage, skeleton(stage, fixed))
+    given, loss = hoist(stage.loss)
+    advance = _advance(replace(stage, loss=loss), skeleton(stage, fixed))
     keys = _keys(stage, seeds, "train")
+    count = jnp.asarray(len(next(iter(data.values()))))
+    data = {name: _filled_up(values) for name, values in data.items()}
     while (done := int(progress.step[0])) < stage.steps:
         length = min(chunk - done % chunk, stage.steps - done)
-        progress, metrics, sound = advance(progress, data, fixed, keys, length=length)
+        progress, metrics, sound = advance(progress, given, data, count, fixed, keys, length=length)
         _check_steps(stage, np.asarray(sound), done, seeds)
         report(stage, progress, {name: np.asarray(value) for name, value in metrics.items()})
     return progress
 
 
+def hoist(function: Any) -> tuple[Any, Any]:
+    """The arrays in a tree of partials, and the rest: put together again they are the same functions.
+
+    An array that a function closes over is a constant of the program; as an argument it leaves the program alone.
+    """
+
+    def opened(f: Any) -> Any:
+        return jax.tree_util.Partial(f.func, *f.args, **f.keywords) if isinstance(f, partial) else f
+
+    tree = jax.tree.map(opened, function, is_leaf=lambda f: isinstance(f, partial))
+    return eqx.partition(tree, eqx.is_array)
+
+
+def _filled_up(values: jax.Array) -> jax.Array:
+    missing = -len(values) % ROW_STEP
+    return jnp.concatenate([jnp.asarray(values), jnp.zeros((missing, *values.shape[1:]), values.dtype)])
+
+
 def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[str, jax.Array], jax.Array]]:
     optimiser = stage.optimiser()
 
-    def step(progress: Progress, key: jax.Array, data: Batch, fixed: Any) -> tuple[Progress, dict[str, jax.Array]]:
+    def step(
+        progress: Progress, key: jax.Array, of_stage: Loss, data: Batch, count: jax.Array, fixed: Any
+    ) -> tuple[Progress, dict[str, jax.Array]]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, progress.step))
-        n = next(iter(data.values())).shape[0]
-        rows = jax.random.randint(row_key, (stage.batch,), 0, n)
+        rows = jax.random.randint(row_key, (stage.batch,), 0, count)
         batch = {name: values[rows] for name, values in data.items()}
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            return stage.loss(eqx.combine(params, static), fixed, batch, loss_key)
+            return of_stage(eqx.combine(params, static), fixed, batch, loss_key)
 
         (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(progress.params)
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer power
@@ -128,12 +155,15 @@ def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[st
 
     @partial(jax.jit, static_argnames="length")
     def advance(
-        progress: Progress, data: Batch, fixed: Any, keys: jax.Array, *, length: int
+        progress: Progress, given: Any, data: Batch, count: jax.Array, fixed: Any, keys: jax.Array, *, length: int
     ) -> tuple[Progress, dict[str, jax.Array], jax.Array]:
         """`length` steps; also mean metrics, and (seeds, length + 1): was each loss finite, and what came out?"""
+        loss = eqx.combine(given, stage.loss)
 
         def one(progress: Progress, fixed: Any, key: jax.Array) -> tuple[Progress, dict[str, jax.Array], jax.Array]:
-            progress, metrics = jax.lax.scan(lambda p, _: step(p, key, data, fixed), progress, length=length)
+            progress, metrics = jax.lax.scan(
+                lambda p, _: step(p, key, loss, data, count, fixed), progress, length=length
+            )
             after = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(progress.params)]).all()
             sound = jnp.append(jnp.isfinite(metrics["loss"]), after)
             return progress, {name: value.mean(0) for name, value in metrics.items()}, sound

@@ -1,0 +1,313 @@
+"""What there is to run: every combination of methods, datasets and splits, as jobs whose results have addresses.
+
+A job is one training, all seeds of a group as one program, and its evaluations; each evaluation is a cell. The key of
+a cell is a hash of all that decides its numbers: the method and its whole config, the dataset's recipe, seeds,
+split, episodes, and the source code that computes them. So what has been computed is found again, whoever asks,
+and any change that matters makes another cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from because_rl.datasets.home import dataset_path, home
+from because_rl.datasets.recipe import FORMAT, Recipe
+from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS
+from because_rl.errors import BecauseError
+from because_rl.experiments.sweep import Job, StopSweep, claim, finished
+from because_rl.io import exclusive, sha256
+from because_rl.provenance import provenance
+
+MOST_SEEDS = 1000
+METHODS = ("because", "because-paper", "optimism", "linear", "full", "mopo", "td3bc")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of these. The defaults are the paper's: 18 tasks, 10 seeds, 100 episodes.
+
+    A SPEC file sets some of the fields; `grids/tiny.yaml` is an example.
+    """
+
+    methods: dict | tuple[str, ...] = METHODS
+    """names; or name -> settings, of which 'method' is the method's name where that is not the same"""
+    worlds: tuple[str, ...] = ("lift", "crash", "unlock")
+    """in this order: the slowest first, so that the last job to end is a short one"""
+    policies: tuple[str, ...] = BEHAVIOURS
+    splits: tuple[str, ...] = SPLITS
+    subcases: bool = True
+    """also the splits that break the training law in one way each, where a world has them"""
+    seeds: int | tuple[int, ...] = 10
+    """10: the seeds 0 to 9"""
+    group: int | None = None
+    """seeds trained as one program; None: all"""
+    episodes: int = 100
+    """of evaluation, per seed"""
+    spurious: tuple[int, ...] = (1,)
+    ratios: tuple[float, ...] = (1.0,)
+    """shares of the paper's number of logged episodes"""
+    dataset_seeds: tuple[int, ...] = (0,)
+    coverages: tuple[float | None, ...] = (None,)
+    set: dict = field(default_factory=dict)
+    """settings for all methods"""
+    chunk: int = 500
+    """steps between two checkpoints"""
+
+
+def read_grid(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Grid:
+    """The grid of a YAML file, or 'paper'; then `changes`."""
+    from because_rl.algorithms.registry import configure
+
+    told: Any = {}
+    if str(spec) != "paper":
+        try:
+            told = yaml.safe_load(Path(spec).read_text()) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+            raise BecauseError(
+                f"Could not read the grid {spec} ({error}).",
+                need="'paper', or a YAML file with fields of a grid.",
+                fix="see grids/tiny.yaml for an example.",
+            ) from error
+        if not isinstance(told, dict) or not all(isinstance(key, str) for key in told):
+            raise BecauseError(
+                f"{spec} holds no fields.", need="lines like 'worlds: [unlock]'.", fix="see grids/tiny.yaml."
+            )
+    return configure(configure(Grid(), told), changes or {})
+
+
+def choose(grid: Grid, methods: Sequence[str] = (), settings: Mapping[str, Any] | None = None) -> Grid:
+    """Some methods only, and more settings: 'hidden' for all, or 'mopo:hidden' for one, which counts more."""
+    told = {label: {"method": name, **own} for label, name, own in _methods(grid)}
+    told = {label: told.get(label, {}) for label in methods or told}
+    common = dict(grid.set)
+    for key, value in (settings or {}).items():
+        label, colon, name = key.rpartition(":")
+        if colon and label not in told:
+            raise BecauseError(f"Got a setting for {label!r}.", need=f"one of {', '.join(told)}.", fix="correct it.")
+        (told[label] if colon else common)[name] = value
+    return replace(grid, methods=told, set=common)
+
+
+def jobs(grid: Grid) -> list[Job]:
+    """In the order of running. Neighbours differ in their data, hence in their programs: workers that begin together
+    do not all compile the same one, and those that follow find it in the compilation cache."""
+    for name in ("episodes", "chunk"):
+        if getattr(grid, name) < 1:
+            raise BecauseError(f"Got {name}={getattr(grid, name)}.", need="at least 1.", fix="give a larger number.")
+    found: dict[str, Job] = {}
+    for (label, name, settings), recipe, seeds in product(_methods(grid), _recipes(grid), _groups(grid)):
+        training = _training(name, recipe, seeds, {**grid.set, **settings}, grid.chunk)
+        address = f"{name}-{recipe.id.removeprefix('because/').removesuffix('-v0')}"
+        cells = {}
+        for split in _splits(grid, recipe.world):
+            told = training | {"split": split, "episodes": grid.episodes, "spurious": recipe.spurious}
+            cells[f"{address}-{split}-{_hash(told)}"] = {"label": label} | told
+        job = Job(f"{address}-{_hash(training)}", cells)
+        if job.key in found:
+            raise BecauseError(
+                f"{label} on {recipe.id} is in the grid twice.", need="each once.", fix="remove one of the two."
+            )
+        found[job.key] = job
+    if not all(job.cells for job in found.values()) or not found:
+        raise BecauseError("The grid has an empty side.", need="at least one of each.", fix="fill the empty lists.")
+    return list(found.values())
+
+
+def _training(
+    method: str, recipe: Recipe, seeds: Sequence[int], settings: Mapping[str, Any], chunk: int
+) -> dict[str, Any]:
+    from because_rl.algorithms.registry import make_method
+
+    told = {
+        "method": method,
+        "config": asdict(make_method(method, settings, recipe.world).config),
+        "dataset": recipe.id,
+        "recipe": recipe.to_dict() | {"format": FORMAT},
+        "seeds": list(seeds),
+        "chunk": chunk,
+        "code": code_version(),
+    }
+    return json.loads(json.dumps(told))  # as it will be read back: tuples are lists
+
+
+def _hash(told: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(told, sort_keys=True).encode())[:16]
+
+
+CODE = (
+    *("algorithms", "models", "planning", "discovery", "envs", "datasets"),
+    *("evaluation/rollout.py", "factors.py", "graph.py", "rng.py"),
+)
+
+
+@cache
+def code_version() -> str:
+    """A hash of the source that decides results; docs, commands, reports and statistics do not."""
+    from because_rl.experiments.train import as_data
+
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256(inspect.getsource(as_data).encode())  # of that file only this shapes what is learned
+    for part in CODE:
+        path = package / part
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(f"{file.relative_to(package).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+# The combinations --------------------------------------------------------------------------------------
+
+
+def _methods(grid: Grid) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(name of the row, method, settings)"""
+    told = grid.methods if isinstance(grid.methods, dict) else {name: {} for name in grid.methods}
+    for label, given in told.items():
+        if not isinstance(given or {}, dict) or not all(isinstance(key, str) for key in [label, *(given or {})]):
+            raise BecauseError(
+                f"Got {given!r} for the method {label!r}.",
+                need="settings by name.",
+                fix="for example 'mopo: {members: 3}'.",
+            )
+        settings = dict(given or {})
+        yield label, str(settings.pop("method", label)), settings
+
+
+def _recipes(grid: Grid) -> list[Recipe]:
+    if bad := [ratio for ratio in grid.ratios if not 0 < ratio <= 100]:
+        raise BecauseError(f"Got the ratio {bad[0]}.", need="a share above 0.", fix="for example ratios: [0.2, 1.0].")
+    combinations = product(grid.worlds, grid.policies, grid.spurious, grid.ratios, grid.dataset_seeds, grid.coverages)
+    return [
+        Recipe.parse(
+            f"{world}-{policy}",
+            None if world not in WORLDS else max(1, round(ratio * WORLDS[world].episodes)),
+            spurious=spurious,
+            seed=seed,
+            coverage=coverage,
+        )
+        for world, policy, spurious, ratio, seed, coverage in combinations
+    ]
+
+
+def _splits(grid: Grid, world: str) -> list[str]:
+    from because_rl.envs.tasks import world_class
+    from because_rl.evaluation.rollout import SUBCASES
+
+    wanted = [*grid.splits, *(SUBCASES.get(world, ()) if grid.subcases else ())]
+    if bad := [split for split in wanted if split not in world_class(world).splits]:
+        raise BecauseError(
+            f"There is no split {bad[0]!r} of {world}.",
+            need=f"one of {', '.join(world_class(world).splits)}.",
+            fix="correct the name.",
+        )
+    return list(dict.fromkeys(wanted))
+
+
+def _groups(grid: Grid) -> list[list[int]]:
+    seeds = range(grid.seeds) if isinstance(grid.seeds, int) else grid.seeds
+    size = len(seeds) if grid.group is None else grid.group
+    if not 0 < len(seeds) <= MOST_SEEDS or len(set(seeds)) != len(seeds) or min(seeds) < 0 or size < 1:
+        raise BecauseError(
+            f"Got seeds={grid.seeds}, group={grid.group}.",
+            need=f"1 to {MOST_SEEDS} seeds, different and at least 0, in groups of 1 or more.",
+            fix="for example seeds: 10.",
+        )
+    return [list(seeds[k : k + size]) for k in range(0, len(seeds), size)]
+
+
+# The function of a cell --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainAndEvaluate:
+    """Collect the data if they are missing, train, evaluate; a training that was stopped goes on where it was."""
+
+    root: Path | None = None
+    work: Path | None = None
+    """where runs are kept until all their cells are there; None: under the root"""
+    keep_runs: bool = False
+    compile_cache: Path | None = None
+
+    def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        import jax
+
+        from because_rl.experiments.train import evaluate_agent, load_agent, read_run, train
+
+        told = job.cells[missing[0]]
+        if told["code"] != code_version():
+            raise StopSweep(
+                "The source code has changed since this sweep began.",
+                need="results of one version.",
+                fix="start the sweep again: what the change does not touch is not run again.",
+            )
+        if self.compile_cache is not None:
+            share_programs(self.compile_cache)
+        jax.clear_caches()  # the programs of the last job are of no use to this one
+        collected(Recipe(**{key: value for key, value in told["recipe"].items() if key != "format"}), self.root)
+        run = self._run(job)
+        trained = train(
+            told["method"],
+            told["dataset"],
+            self.root,
+            run,
+            told["seeds"],
+            told["config"],
+            resume=True,
+            chunk=told["chunk"],
+        )
+        agent, known = load_agent(run, self.root), read_run(run)
+        common = {"data_sha256": known["data_sha256"], "stages": trained["stages"]}
+        for key in missing:
+            cell, begin = job.cells[key], time.monotonic()
+            found = evaluate_agent(agent, known, cell["split"], cell["episodes"], cell["spurious"])
+            spent = {"training": trained["seconds"], "evaluation": round(time.monotonic() - begin, 2)}
+            where = provenance(device=jax.devices()[0].device_kind)
+            yield key, found | common | {"seconds": spent, "provenance": where}
+        if not self.keep_runs:
+            shutil.rmtree(run)
+
+    def tidy(self, jobs: Sequence[Job], folder: Path) -> None:
+        """Remove the runs that a worker would have removed, had it not been killed after its last cell."""
+        for job in jobs:
+            if self.keep_runs or not self._run(job).exists() or not finished(folder, job):
+                continue
+            with claim(folder, job) as mine:
+                if mine:
+                    shutil.rmtree(self._run(job))
+
+    def _run(self, job: Job) -> Path:
+        return (self.work or home(self.root) / "sweep") / job.key
+
+
+def share_programs(folder: Path) -> None:
+    """Keep compiled programs in `folder`, for other processes and later ones; before the first is compiled."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def collected(recipe: Recipe, root: Path | None) -> None:
+    """The dataset is there when this returns, whether we have collected it or another worker has."""
+    from because_rl.datasets.collect import collect
+
+    target = dataset_path(recipe.id, root)
+    while not (target / "data" / "metadata.json").exists():
+        try:
+            with exclusive(target.parent / f".{target.name}.wanted.lock", f"collecting {recipe.id}"):
+                collect(recipe, root, workers=1)
+        except BecauseError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
+            time.sleep(1.0)

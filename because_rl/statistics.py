@@ -1,0 +1,209 @@
+"""Is one set of runs better than another, and how sure are we?
+
+`scores` are runs grouped by task: one array per task, one number per run (seed). Resampling is stratified, a run is
+only ever exchanged for another of its own task, and the same seed gives the same interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from because_rl.errors import BecauseError
+from because_rl.intervals import t_interval
+from because_rl.rng import stream
+
+Alternative = Literal["greater", "less", "two-sided"]
+"""What the test looks for: the first mean above the second, below it, or apart from it."""
+Scores = Sequence[Any]
+
+RESAMPLES = 2000
+
+
+class Estimate(NamedTuple):
+    value: float
+    low: float
+    high: float
+    """95%"""
+
+
+class Difference(NamedTuple):
+    """Of two means, and how likely one so large is by chance."""
+
+    value: float
+    low: float
+    high: float
+    """95%, two-sided, of the difference"""
+    t: float
+    dof: float
+    p: float
+
+
+# Means -------------------------------------------------------------------------------------------------
+
+
+def mean(values: Any) -> Estimate:
+    """With Student's t-interval.
+
+    >>> [round(x, 3) for x in mean([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484]
+    """
+    return Estimate(float(np.mean(_runs(values, 1))), *t_interval(values))
+
+
+def iqm(values: Any, axis: int = -1) -> Any:
+    """Interquartile mean: the mean without the lowest and the highest quarter (rounded down).
+
+    >>> float(iqm([0, 1, 2, 3, 4, 5, 6, 100]))
+    3.5
+    """
+    return stats.trim_mean(np.asarray(values, float), 0.25, axis=axis)
+
+
+def iqm_interval(scores: Scores, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+    """Of all runs of all tasks, with a stratified bootstrap interval (Agarwal et al. 2021)."""
+    again = np.concatenate(_resample(scores, stream(seed, "bootstrap", "iqm"), resamples), axis=1)
+    return Estimate(float(iqm(np.concatenate(_strata(scores)))), *_middle(iqm(again)))
+
+
+# Two sets ----------------------------------------------------------------------------------------------
+
+
+def welch(a: Any, b: Any, alternative: Alternative = "two-sided") -> Difference:
+    """Welch's t-test: is mean(a) above mean(b), with s_a and s_b not taken to be equal?
+
+    t = (mean a - mean b) / sqrt(s_a^2 / n_a + s_b^2 / n_b), with as many degrees of freedom as
+    (s_a^2 / n_a + s_b^2 / n_b)^2 / ((s_a^2 / n_a)^2 / (n_a - 1) + (s_b^2 / n_b)^2 / (n_b - 1)).
+    """
+    a, b = _runs(a, 2), _runs(b, 2)
+    parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
+    weights = np.array([1 / (len(a) - 1), 1 / (len(b) - 1)])
+    share = parts / parts.sum() if parts.sum() > 0 else np.array([0.5, 0.5])  # squares of tiny ones would vanish
+    return _student(
+        float(a.mean() - b.mean()), float(np.sqrt(parts.sum())), float(1 / (share**2 @ weights)), alternative
+    )
+
+
+def paired(a: Any, b: Any, alternative: Alternative = "two-sided") -> Difference:
+    """Student's t-test on a - b, pair by pair."""
+    a, b = _runs(a, 2), _runs(b, 2)
+    if len(a) != len(b):
+        raise BecauseError(
+            f"Got {len(a)} and {len(b)} values.", need="pairs.", fix="give two lists of the same length."
+        )
+    d = a - b
+    return _student(float(d.mean()), float(d.std(ddof=1) / np.sqrt(len(d))), float(len(d) - 1), alternative)
+
+
+def paired_by_layout(a: Any, b: Any, alternative: Alternative = "two-sided") -> Difference:
+    """Of two methods in the same scenes: outcomes (seeds, scenes), not necessarily as many seeds of each.
+
+    d_j = mean over seeds of a in scene j - the same of b; then Student's t-test on d over scenes. What makes a scene
+    hard for both cancels. It speaks of other scenes for these trained seeds, where Welch's test over seeds speaks of
+    other seeds in these scenes. Where one set has more scenes, the first ones pair.
+    """
+    a, b = (np.atleast_2d(np.asarray(x, float)) for x in (a, b))
+    scenes = min(a.shape[1], b.shape[1])
+    return paired(a[:, :scenes].mean(0), b[:, :scenes].mean(0), alternative)
+
+
+def probability_of_improvement(a: Scores, b: Scores, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+    """That a run of a beats a run of b on the same task, ties counting half; the mean over tasks.
+
+    P = mean over tasks of mean_ij ([a_i > b_j] + [a_i = b_j] / 2), which is Mann and Whitney's U / (n_a n_b).
+    """
+    if len(a) != len(b):
+        raise BecauseError(f"Got {len(a)} and {len(b)} tasks.", need="the same tasks.", fix="leave out unmatched ones.")
+
+    def beats(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(..., runs) and (..., runs) -> (...)"""
+        x, y = x[..., :, None], y[..., None, :]
+        return ((x > y) + 0.5 * (x == y)).mean((-1, -2))
+
+    rng = stream(seed, "bootstrap", "improvement")
+    again = [beats(*pair) for pair in zip(_resample(a, rng, resamples), _resample(b, rng, resamples), strict=True)]
+    point = np.mean([beats(*pair) for pair in zip(_strata(a), _strata(b), strict=True)])
+    return Estimate(float(point), *_middle(np.mean(again, 0)))
+
+
+def mann_whitney(a: Any, b: Any, alternative: Alternative = "two-sided") -> tuple[float, float]:
+    """U of `a`, and its p-value (exact for small sets without ties)."""
+    u, p = stats.mannwhitneyu(_runs(a, 1), _runs(b, 1), alternative=alternative)
+    return float(u), float(p)
+
+
+def wasserstein(a: Any, b: Any) -> float:
+    """Wasserstein-1 distance of two samples: the area between their distribution functions."""
+    return float(stats.wasserstein_distance(_runs(a, 1), _runs(b, 1)))
+
+
+# Many --------------------------------------------------------------------------------------------------
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment: reject those at most .05 and any false rejection has at most that chance.
+
+    The k-th smallest of m becomes the largest of (m - i + 1) p_(i) over i <= k, at most 1.
+
+    >>> [round(x, 3) for x in holm([0.01, 0.04, 0.03, 0.005])]
+    [0.03, 0.06, 0.06, 0.02]
+    """
+    values = np.asarray(p, float)
+    order = np.argsort(values, kind="stable")
+    steps = np.maximum.accumulate((len(values) - np.arange(len(values))) * values[order])
+    adjusted = np.empty(len(values))
+    adjusted[order] = np.minimum(steps, 1.0)
+    return adjusted.tolist()
+
+
+def performance_profile(
+    scores: Scores, taus: Sequence[float], seed: int = 0, resamples: int = RESAMPLES
+) -> list[Estimate]:
+    """For each tau the share of runs, over all tasks, that score above it, with a stratified bootstrap band."""
+    whole = np.concatenate(_strata(scores))
+    again = np.concatenate(_resample(scores, stream(seed, "bootstrap", "profile"), resamples), axis=1)
+    return [Estimate(float((whole > tau).mean()), *_middle((again > tau).mean(1))) for tau in taus]
+
+
+# ---
+
+
+def _student(difference: float, error: float, dof: float, alternative: Alternative) -> Difference:
+    """Where nothing scatters any difference is certain, and none (0 / 0) is no evidence: t = 0."""
+    t = difference / error if error > 0 else float(np.sign(difference) * np.inf) if difference else 0.0
+    upper = float(stats.t.sf(t, dof))
+    tails = {"greater": upper, "less": float(stats.t.cdf(t, dof)), "two-sided": 2 * float(stats.t.sf(abs(t), dof))}
+    if alternative not in tails:
+        raise BecauseError(f"Got {alternative!r}.", need=f"one of {', '.join(tails)}.", fix="correct the word.")
+    half = float(stats.t.ppf(0.975, dof)) * error
+    return Difference(difference, difference - half, difference + half, t, dof, tails[alternative])
+
+
+def _runs(values: Any, least: int) -> np.ndarray:
+    values = np.asarray(values, float)
+    if values.ndim != 1 or len(values) < least or not np.isfinite(values).all():
+        raise BecauseError(
+            f"Got an array of shape {values.shape}{'' if np.isfinite(values).all() else ', not all of it finite'}.",
+            need=f"at least {least} finite number{'s' if least > 1 else ''}, one for each run.",
+            fix="train more seeds, or leave this comparison out.",
+        )
+    return values
+
+
+def _strata(scores: Scores) -> list[np.ndarray]:
+    if not len(scores):
+        raise BecauseError("Got no task.", need="the runs of at least one.", fix="give one list of numbers per task.")
+    return [_runs(runs, 1) for runs in scores]
+
+
+def _resample(scores: Scores, rng: np.random.Generator, times: int) -> list[np.ndarray]:
+    """For each task (times, runs): runs drawn with replacement from its own."""
+    return [runs[rng.integers(0, len(runs), (times, len(runs)))] for runs in _strata(scores)]
+
+
+def _middle(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
