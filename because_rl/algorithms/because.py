@@ -25,6 +25,7 @@ from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
 from because_rl.algorithms.proposals import each_seed, fit_proposals, law, worth
 from because_rl.algorithms.run import Run
 from because_rl.discovery.discover import discover
+from because_rl.io import arrays_sha256
 from because_rl.models.bilinear import BilinearModel, whiten, wire
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, foretell, view
 from because_rl.models.layout import Layout
@@ -42,7 +43,8 @@ class BecauseConfig:
     rate: float = 1e-3
     world_steps: int = 6000
     energy_steps: int = 1000
-    behaviour_steps: int = 2000
+    behaviour_steps: int = 6000
+    behaviour_hidden: int = 256
     value_steps: int = 3000
     mask: Literal["discovered", "full"] = "discovered"
     test: str | None = None
@@ -53,6 +55,8 @@ class BecauseConfig:
     """of trajectories, over which the mask is averaged (M-bar); 0: one mask of all the data"""
     pessimism: float | None = None
     """lambda; None: set by the held-out data (`planner_agent.price`)"""
+    price: float = 0.06
+    """what a trajectory like the held-out ones pays for uncertainty, as a share of the goal's reward"""
     memory: float | None = None
     """AR(1) coefficient of the proposals' noise; None: as in the data"""
     discount: float = 0.99
@@ -66,6 +70,27 @@ WORLDS: dict[str, dict[str, Any]] = {
     "unlock": {"hidden": 64, "batch": 128, "world_steps": 2500, "energy_steps": 500, "batches": 5},
 }
 """Settings for the data of a known world."""
+PAPER: dict[str, dict[str, Any]] = {
+    world: {
+        "hidden": hidden,
+        "rate": rate,
+        "batch": 256,
+        "energy_steps": 1000,
+        "test": test,
+        "threshold": threshold,
+        "planner.horizon": horizon,
+        "planner.population": population,
+        "weights.background": 0.0,
+        "energy.support": False,
+    }
+    for world, hidden, rate, test, threshold, horizon, population in (
+        ("lift", 256, 1e-4, "fcit", 1e-8, 15, 1500),
+        ("unlock", 64, 1e-3, "gtest", 1e-4, 10, 100),
+        ("crash", 128, 1e-4, "fcit", 1e-6, 20, 1000),
+    )
+}
+"""The preset `because-paper`: the paper's sizes, rates, test, thresholds and planning budget (its appendix), with only the
+repairs without which nothing works. fcit takes hours for Lift's mask."""
 ABLATIONS: dict[str, dict[str, Any]] = {
     "because": {},
     "optimism": {"pessimism": 0.0, "planner.proposals": "uniform"},
@@ -87,7 +112,7 @@ class Because(Method):
         stats = statistics(layout, data.state, data.action, data.next_state)
 
         # Causal mask (lines 5 to 9 of Algorithm 1)
-        weights = run.remember("mask", lambda: {"weights": self._mask(data)})["weights"]
+        weights = run.remember("mask", lambda: {"weights": self._mask(data)}, self._mask_of(data))["weights"]
         wiring = each_seed(wire(layout, weights), seeds)
 
         # World model (line 4)
@@ -136,6 +161,7 @@ class Because(Method):
                 batch=c.batch,
                 rate=c.rate,
                 behaviour_steps=c.behaviour_steps,
+                behaviour_hidden=c.behaviour_hidden,
                 value_steps=c.value_steps,
                 discount=c.discount,
                 expectile=c.expectile,
@@ -144,9 +170,18 @@ class Because(Method):
             memory = proposals.memory if c.memory is None else c.memory
             planner = replace(planner, memory=memory, habit=proposals.habit)
         imagine, successor = partial(_imagine, layout, stats), partial(_successor, layout, stats)
-        pessimism = price(data, imagine, parameters, seeds) if c.pessimism is None else np.full(seeds, c.pessimism)
+        pessimism = (
+            price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
+        )
         learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
         return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism)
+
+    def _mask_of(self, data: Data) -> dict[str, Any]:
+        """All that decides the mask."""
+        seen = {"state": data.state, "action": data.action, "next_state": data.next_state, "episode": data.episode}
+        c = self.config
+        settings = {"mask": c.mask, "test": c.test, "threshold": c.threshold, "batches": c.batches}
+        return settings | {"data": arrays_sha256(seen), "factors": data.factors.to_dict()}
 
     def _mask(self, data: Data) -> np.ndarray:
         """(inputs, targets) weights in [0, 1]."""

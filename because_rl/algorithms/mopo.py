@@ -45,10 +45,13 @@ class MOPOConfig:
     batch: int = 256
     rate: float = 1e-3
     world_steps: int = 6000
-    behaviour_steps: int = 2000
+    behaviour_steps: int = 6000
+    behaviour_hidden: int = 256
     value_steps: int = 3000
     pessimism: float | None = None
     """lambda; None: set by the held-out data, as for every model-based method"""
+    price: float = 0.06
+    """what a trajectory like the held-out ones pays for uncertainty, as a share of the goal's reward"""
     discount: float = 0.99
     expectile: float = 0.8
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
@@ -122,6 +125,7 @@ class MOPO(Method):
                 batch=c.batch,
                 rate=c.rate,
                 behaviour_steps=c.behaviour_steps,
+                behaviour_hidden=c.behaviour_hidden,
                 value_steps=c.value_steps,
                 discount=c.discount,
                 expectile=c.expectile,
@@ -137,7 +141,9 @@ class MOPO(Method):
         parameters["usual"] = jnp.maximum(usual(parameters).mean(1), 1e-6)
 
         imagine = partial(_imagine, *model)
-        pessimism = price(data, imagine, parameters, seeds) if c.pessimism is None else np.full(seeds, c.pessimism)
+        pessimism = (
+            price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
+        )
         learned = Learned(imagine, partial(_successor, *model), law(data, stats), worth(data, stats))
         return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism)
 

@@ -35,18 +35,17 @@ class Learned(NamedTuple):
     value: Callable[[Any, Array, Array], Array]
 
 
-PRICE = 0.02
+def price(
+    data: Data, imagine: Callable[..., tuple[Array, Array]], parameters: Any, seeds: int, share: float
+) -> np.ndarray:
+    """lambda of each seed, by held-out data: a trajectory like those pays a `share` of the goal's reward in penalties.
 
-
-def price(data: Data, imagine: Callable[..., tuple[Array, Array]], parameters: Any, seeds: int) -> np.ndarray:
-    """lambda of each seed, by held-out data: a trajectory like those pays PRICE of the goal's reward in penalties.
-
-    lambda = PRICE / (horizon * mean penalty of held-out rows), at most 1.
+    lambda = share / (horizon * mean penalty of held-out rows), at most 1.
     """
     held = data.rows(data.held_out)
     rows = jax.jit(jax.vmap(jax.vmap(lambda p, s, a: imagine(p, s, a)[1], (None, 0, 0)), (0, None, None)))
     ordinary = np.asarray(rows(parameters, held["state"][:2000], held["action"][:2000])).mean(1)
-    return np.minimum(PRICE / (data.horizon * np.maximum(ordinary, 0.02)), 1.0)
+    return np.minimum(share / (data.horizon * np.maximum(ordinary, 0.02)), 1.0)
 
 
 class PlannerAgent(Agent):

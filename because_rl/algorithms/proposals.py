@@ -46,6 +46,7 @@ def fit_proposals(
     batch: int,
     rate: float,
     behaviour_steps: int,
+    behaviour_hidden: int,
     value_steps: int,
     discount: float,
     expectile: float,
@@ -56,7 +57,7 @@ def fit_proposals(
     behaviour = run.fit(
         Stage(
             "behaviour",
-            lambda key, fixed: Behaviour(data.factors, key, hidden=hidden),
+            lambda key, fixed: Behaviour(data.factors, key, hidden=behaviour_hidden),
             partial(behaviour_loss, stats, actions),
             behaviour_steps,
             batch,

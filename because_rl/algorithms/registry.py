@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from because_rl.algorithms.agent import Method
 from because_rl.algorithms.because import ABLATIONS, WORLDS, Because, BecauseConfig
+from because_rl.algorithms.because import PAPER as BECAUSE_PAPER
 from because_rl.algorithms.mopo import MOPO, MOPOConfig
 from because_rl.algorithms.mopo import WORLDS as MOPO_WORLDS
 from because_rl.algorithms.td3bc import PAPER, TD3BC, TD3BCConfig
@@ -30,6 +31,7 @@ class Entry:
 
 METHODS: dict[str, Entry] = {
     **{name: Entry(Because, BecauseConfig, preset, WORLDS) for name, preset in ABLATIONS.items()},
+    "because-paper": Entry(Because, BecauseConfig, worlds=BECAUSE_PAPER),
     "mopo": Entry(MOPO, MOPOConfig, worlds=MOPO_WORLDS),
     "td3bc": Entry(TD3BC, TD3BCConfig, worlds=PAPER),
 }

@@ -7,6 +7,7 @@ one chunk, and what follows is the same to the bit as if it had not been killed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 
 from because_rl.errors import BecauseError
-from because_rl.io import read_arrays, write_arrays
+from because_rl.io import read_arrays, sha256, write_arrays
 from because_rl.models.training import Batch, Progress, Stage, fit, skeleton, start
 
 Report = Callable[[str, int, int, dict[str, float]], None]
@@ -32,18 +33,34 @@ class Run:
         folder: Path | None = None,
         report: Report = lambda stage, done, total, metrics: None,
         chunk: int = 500,
+        shared: Path | None = None,
     ):
+        """`shared`: a folder where runs on the same data leave each other what they all need."""
         if len(set(seeds)) != len(seeds) or not seeds:
             raise BecauseError(f"Got seeds {list(seeds)}.", need="at least one, all different.", fix="pass --seeds 10.")
         self.seeds, self.folder, self.report, self.chunk = tuple(seeds), folder, report, chunk
+        self.shared = shared
         self.history: dict[str, dict[str, np.ndarray]] = {}
         """stage -> metric -> (chunks, seeds)"""
 
-    def remember(self, name: str, compute: Callable[[], Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Arrays by name: from the folder if they are there, else computed and kept."""
+    def remember(
+        self, name: str, compute: Callable[[], Mapping[str, np.ndarray]], of: Mapping[str, Any] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Arrays by name: from the folder if they are there, else computed and kept.
+
+        `of` says all that decides them, in plain data: then a run with the same leaves them in the shared folder.
+        """
         if (known := self._read(name)) is not None:
             return known
-        arrays = {key: np.asarray(value) for key, value in compute().items()}
+        common = None
+        if self.shared is not None and of is not None:
+            common = self.shared / f"{name}-{sha256(json.dumps(of, sort_keys=True).encode())[:16]}.npz"
+        if common is not None and common.exists():
+            arrays = read_arrays(common)
+        else:
+            arrays = {key: np.asarray(value) for key, value in compute().items()}
+            if common is not None:
+                write_arrays(common, arrays)
         if self.folder is not None:
             write_arrays(self._file(name), arrays)
         return arrays

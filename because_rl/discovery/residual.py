@@ -237,7 +237,15 @@ def _look_for_redundancy(
             untestable[i] = f"where {target.factor.name} moves, {data.inputs[i].name} hardly varies"
         elif trace[i]:
             untestable[i] = _told(data, engine, sources, i) + "; there is a trace of dependence"
-    unclear = [i for i in told if i not in untestable and variation(sources[i].residual, y) < LEAST_VARIATION]
+    # Of states that move together a tenth of variation of their own is enough to tell. An action that follows from
+    # the state is another matter: the policy that logged it never tried what we ask about (positivity fails).
+    states = {t.factor.name for t in data.targets}
+    unclear = [
+        i
+        for i in told
+        if i not in untestable
+        and (data.inputs[i].name not in states or variation(sources[i].residual, y) < LEAST_VARIATION)
+    ]
     gate, doubt = test.least_effect / 3, test.least_effect * DOUBT
     needs = last_chance(engine, whole.problem, whole.law, unclear, data.columns, gate, doubt)
     for i, need in zip(unclear, needs, strict=True):

@@ -264,6 +264,7 @@ class TrainAndEvaluate:
             told["config"],
             resume=True,
             chunk=told["chunk"],
+            shared=run.parent / f"shared-{told['code']}",
         )
         agent, known = load_agent(run, self.root), read_run(run)
         common = {"data_sha256": known["data_sha256"], "stages": trained["stages"]}

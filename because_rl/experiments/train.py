@@ -47,10 +47,12 @@ def train(
     *,
     factors: FactorSpec | Path | None = None,
     chunk: int = 500,
+    shared: Path | None = None,
 ) -> dict[str, Any]:
     """Train all seeds together and keep the run; `resume` goes on with one that was stopped, to the same bits.
 
-    `chunk`: steps between two checkpoints. Returns a summary.
+    `chunk`: steps between two checkpoints. `shared`: where runs on the same data find each other's masks. Returns a
+    summary.
     """
     if chunk < 1:
         raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
@@ -82,7 +84,7 @@ def train(
             _write_metrics(folder, run.history | {stage: _kept_history(folder / f"{stage}.npz")})
             report(stage, done, total, metrics)
 
-        run = Run(wanted["seeds"], folder, after, chunk)
+        run = Run(wanted["seeds"], folder, after, chunk, shared)
         known = _agree(folder, wanted, resume)
         if known is None:
             known = wanted | {"finished": None, "provenance": provenance()}
