@@ -22,7 +22,7 @@ from jaxtyping import Array
 
 from because_rl.algorithms.agent import Agent, Data, Method
 from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
-from because_rl.algorithms.proposals import each_seed, fit_proposals, law, worth
+from because_rl.algorithms.proposals import CLONE, each_seed, fit_proposals, law, worth
 from because_rl.algorithms.run import Run
 from because_rl.discovery.discover import discover
 from because_rl.io import arrays_sha256
@@ -43,8 +43,8 @@ class BecauseConfig:
     rate: float = 1e-3
     world_steps: int = 6000
     energy_steps: int = 1000
-    behaviour_steps: int = 6000
-    behaviour_hidden: int = 256
+    behaviour_steps: int = 2000
+    behaviour_hidden: int = 128
     value_steps: int = 3000
     mask: Literal["discovered", "full"] = "discovered"
     test: str | None = None
@@ -68,6 +68,7 @@ class BecauseConfig:
 
 WORLDS: dict[str, dict[str, Any]] = {
     "unlock": {"hidden": 64, "batch": 128, "world_steps": 2500, "energy_steps": 500, "batches": 5},
+    **CLONE,
 }
 """Settings for the data of a known world."""
 PAPER: dict[str, dict[str, Any]] = {
@@ -82,6 +83,7 @@ PAPER: dict[str, dict[str, Any]] = {
         "planner.population": population,
         "weights.background": 0.0,
         "energy.support": False,
+        **CLONE.get(world, {}),
     }
     for world, hidden, rate, test, threshold, horizon, population in (
         ("lift", 256, 1e-4, "fcit", 1e-8, 15, 1500),
@@ -89,8 +91,8 @@ PAPER: dict[str, dict[str, Any]] = {
         ("crash", 128, 1e-4, "fcit", 1e-6, 20, 1000),
     )
 }
-"""The preset `because-paper`: the paper's sizes, rates, test, thresholds and planning budget (its appendix), with only the
-repairs without which nothing works. fcit takes hours for Lift's mask."""
+"""The preset `because-paper`: the paper's sizes, rates, test, thresholds and planning budget (its appendix), with
+only the repairs without which nothing works. fcit takes hours for Lift's mask."""
 ABLATIONS: dict[str, dict[str, Any]] = {
     "because": {},
     "optimism": {"pessimism": 0.0, "planner.proposals": "uniform"},

@@ -26,7 +26,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.algorithms.agent import Agent, Data, Method
 from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
-from because_rl.algorithms.proposals import each_seed, fit_proposals, law, worth
+from because_rl.algorithms.proposals import CLONE, each_seed, fit_proposals, law, worth
 from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
 from because_rl.models.layout import Layout
@@ -45,8 +45,8 @@ class MOPOConfig:
     batch: int = 256
     rate: float = 1e-3
     world_steps: int = 6000
-    behaviour_steps: int = 6000
-    behaviour_hidden: int = 256
+    behaviour_steps: int = 2000
+    behaviour_hidden: int = 128
     value_steps: int = 3000
     pessimism: float | None = None
     """lambda; None: set by the held-out data, as for every model-based method"""
@@ -58,7 +58,7 @@ class MOPOConfig:
     planner: ShootingConfig = field(default_factory=ShootingConfig)
 
 
-WORLDS: dict[str, dict[str, Any]] = {"unlock": {"hidden": 64, "batch": 128, "world_steps": 2500}}
+WORLDS: dict[str, dict[str, Any]] = {"unlock": {"hidden": 64, "batch": 128, "world_steps": 2500}, **CLONE}
 
 
 class Ensemble(eqx.Module):

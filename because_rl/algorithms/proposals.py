@@ -23,6 +23,9 @@ from because_rl.models.statistics import Statistics
 from because_rl.models.training import Stage
 from because_rl.models.value import Value, value_loss, value_of_goal
 
+CLONE: dict[str, dict[str, Any]] = {"lift": {"behaviour_steps": 6000, "behaviour_hidden": 256}}
+"""By held-out likelihood: Lift's action law gains from width and steps, where Crash's, noisier, would be overfitted."""
+
 
 class Proposals(NamedTuple):
     """Fitted, for all seeds."""
