@@ -175,7 +175,7 @@ def test_edge_weights_are_the_density_weighted_share_of_batches():
     assert uncertain
     for i, j in uncertain:
         a, b = truth.inputs.index(i), truth.targets.index(j)
-        assert result.mask.weight[a, b] == pytest.approx(result.batch_weight[[1, 3, 5]].sum())
+        assert result.mask.weight[a, b] == pytest.approx(result.batch_weight[[0, 2, 4, 6]].sum())
         assert result.low[a, b] < result.mask.weight[a, b] < result.high[a, b]
     assert result.mask.weight.min() >= 0
     assert result.mask.weight.max() <= 1 + 1e-12

@@ -61,6 +61,31 @@ def test_finds_the_graph():
     assert ((evidence.effect >= 0) & (evidence.effect <= 1)).all()
 
 
+def test_pairs_that_are_not_refitted_get_the_same_verdicts():
+    data = Variables.from_arrays(SPEC, *world(seed=3))
+    hasty = replace(QUICK, thorough=0)
+    assert edges(hasty, data) == edges(QUICK, data) == TRUE
+    assert (hasty(data).p != QUICK(data).p).any()
+
+
+def test_a_cause_of_a_rare_event_is_kept_as_untestable_however_small_its_effect():
+    """The light goes on about 60 times in 4,000 rows, more often where a is high."""
+    state, action, next_state, episode = world(n=4000, seed=1)
+    rng = np.random.default_rng(0)
+    state[:, 3] = 0
+    next_state[:, 3] = rng.random(4000) < 0.03 / (1 + np.exp(-3 * state[:, 0]))
+    moved = int(next_state[:, 3].sum())
+    data = Variables.from_arrays(SPEC, state, action, next_state, episode)
+    evidence, names = QUICK(data), [f.name for f in data.inputs]
+    a, on = names.index("a"), 2
+    assert evidence.p[a, on] < 1e-4
+    assert evidence.effect[a, on] < QUICK.least_effect
+    assert evidence.untestable[a, on]
+    assert f"moved only {moved} times" in evidence.why["a", "on"]
+    assert evidence.p[names.index("idle"), on] > 1e-4
+    assert not evidence.untestable[names.index("idle"), on]
+
+
 def test_is_deterministic_in_its_seed():
     data = Variables.from_arrays(SPEC, *world())
     first, again, other = QUICK(data, 1), QUICK(data, 1), QUICK(data, 2)

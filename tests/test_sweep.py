@@ -197,7 +197,7 @@ def test_workers_die_with_a_killed_runner_and_leave_nothing_held(tmp_path, start
 
 def test_ctrl_c_ends_workers_and_the_same_command_goes_on(tmp_path, start):
     folder = tmp_path / "r"
-    process = start(folder, 2, 30, 0.05)
+    process = start(folder, 2, 300, 0.05)
     while len(runner._names(folder / "cells")) < 5:
         time.sleep(0.02)
     spawned = workers_of(process.pid)
@@ -212,9 +212,9 @@ def test_ctrl_c_ends_workers_and_the_same_command_goes_on(tmp_path, start):
     assert process.returncode != 0
     assert said.count("KeyboardInterrupt") == 1
     assert gone(spawned)
-    assert len(runner._names(folder / "cells")) < 60
-    sweep(tiny_jobs(30), Tiny(folder), folder, workers=0)
-    assert len(runner._names(folder / "cells")) == 60
+    assert len(runner._names(folder / "cells")) < 600
+    sweep(tiny_jobs(300), Tiny(folder), folder, workers=0)
+    assert len(runner._names(folder / "cells")) == 600
     assert not [line for line in Tiny(folder).lines() if "AGAIN" in line]
 
 

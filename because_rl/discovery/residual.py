@@ -18,8 +18,8 @@ it already predicts so well that x cannot have an effect.
 - effect = 1 - error(x, z) / error(z), held-out: the share of what z leaves unexplained that x explains, in the
   column where it is largest. Small p with a tiny effect is what regression error looks like at large n, so
   `decide` asks for both.
-- Untestable: the input or the target does not vary, or the input follows from the others and could stand in for
-  them (`redundancy`).
+- Untestable: the input or the target does not vary; the target moves too rarely; or the input follows from the
+  others and could stand in for them (`redundancy`).
 
 Assumes that the conditional means are within reach of a smooth regression at this n, and that episodes are
 independent of one another. Least n: 100 rows, in at least 20 episodes.
@@ -49,6 +49,10 @@ TRACE = 1e-4
 """A p-value below which a redundant input counts as possible whatever its effect, which its little variation bounds."""
 DOUBT = 0.1
 """Of `least_effect`: what a redundant input must explain, given its last chance, to stay possible."""
+
+FEW, RARE = 200, 0.05
+"""Rows in which a target moves, and their share of all. With fewer, a small effect beside a small p-value is no
+answer: the regression by which effects are measured has too little to learn from."""
 
 ECHO = "{} never changes in an episode, so it cannot be told from a hidden cause and is taken as its echo"
 
@@ -195,7 +199,7 @@ def _test_target(
         reduced = plugged | {i: guess for i, (_, guess) in zip(open_questions, fits, strict=True)}
         for i in others:
             compare(i, y, full, reduced[i], plugged[i])
-        _look_for_redundancy(test, data, engine, sources, target, whole, j, out)
+        _look_for_untestable(test, data, engine, sources, target, whole, j, out)
 
     if target.own is not None:
         # The change and the last value cannot be told apart here: test the level, told as last value + change.
@@ -217,7 +221,7 @@ def _test_target(
             out.why[data.inputs[i].name, target.factor.name] = _told(data, engine, sources, i)
 
 
-def _look_for_redundancy(
+def _look_for_untestable(
     test: ResidualTest,
     data: Prepared,
     engine: Engine,
@@ -227,33 +231,57 @@ def _look_for_redundancy(
     j: int,
     out: Evidence,
 ) -> None:
-    """Mark as untestable the inputs that have too little variation of their own and could still matter."""
-    y, untestable = whole.problem.target, {}
-    told = [i for i, source in enumerate(sources) if i != target.own and _is_told(test, source, y)]
-    trace = out.p[data.input_place, j] < TRACE
-    told = [i for i in told if not (trace[i] and out.effect[data.input_place[i], j] > test.least_effect)]  # edges
-    for i in told:
-        if variation(engine.x[:, sources[i].columns], y) < LEAST_VARIATION:
-            untestable[i] = f"where {target.factor.name} moves, {data.inputs[i].name} hardly varies"
-        elif trace[i]:
-            untestable[i] = _told(data, engine, sources, i) + "; there is a trace of dependence"
+    p, effect = out.p[data.input_place, j], out.effect[data.input_place, j]
+    open_questions = [
+        i
+        for i in range(len(sources))
+        if i != target.own and not (p[i] < TRACE and effect[i] > test.least_effect)  # those are edges
+    ]
+    why = _too_few_moves(target, whole, [i for i in open_questions if p[i] < TRACE])
+    rest = [i for i in open_questions if i not in why]
+    why |= _redundant(test, data, engine, sources, target, whole, rest, p)
+    for i, reason in why.items():
+        out.untestable[data.input_place[i], j] = True
+        out.why[data.inputs[i].name, target.factor.name] = reason
+
+
+def _too_few_moves(target: Target, whole: _Whole, suspects: list[int]) -> dict[int, str]:
+    """The suspects, if the target moves so rarely that their effects cannot be measured."""
+    y = whole.problem.target
+    moved = int((np.abs(y - np.median(y, axis=0)) > 1e-9).any(1).sum())
+    few = moved < FEW and moved < RARE * len(y)
+    reason = f"{target.factor.name} moved only {moved} times, too few to measure an effect by"
+    return dict.fromkeys(suspects, reason) if few else {}
+
+
+def _redundant(
+    test: ResidualTest,
+    data: Prepared,
+    engine: Engine,
+    sources: list[_Source],
+    target: Target,
+    whole: _Whole,
+    inputs: list[int],
+    p: np.ndarray,
+) -> dict[int, str]:
+    """Inputs that have too little variation of their own and could still matter."""
+    y, why, unclear = whole.problem.target, {}, []
     # Of states that move together a tenth of variation of their own is enough to tell. An action that follows from
     # the state is another matter: the policy that logged it never tried what we ask about (positivity fails).
     states = {t.factor.name for t in data.targets}
-    unclear = [
-        i
-        for i in told
-        if i not in untestable
-        and (data.inputs[i].name not in states or variation(sources[i].residual, y) < LEAST_VARIATION)
-    ]
+    for i in inputs:
+        name, source = data.inputs[i].name, sources[i]
+        if not _is_told(test, source, y):
+            continue
+        if variation(engine.x[:, source.columns], y) < LEAST_VARIATION:
+            why[i] = f"where {target.factor.name} moves, {name} hardly varies"
+        elif p[i] < TRACE:
+            why[i] = _told(data, engine, sources, i) + "; there is a trace of dependence"
+        elif name not in states or variation(source.residual, y) < LEAST_VARIATION:
+            unclear.append(i)
     gate, doubt = test.least_effect / 3, test.least_effect * DOUBT
     needs = last_chance(engine, whole.problem, whole.law, unclear, data.columns, gate, doubt)
-    for i, need in zip(unclear, needs, strict=True):
-        if need > doubt:
-            untestable[i] = _told(data, engine, sources, i)
-    for i, why in untestable.items():
-        out.untestable[data.input_place[i], j] = True
-        out.why[data.inputs[i].name, target.factor.name] = why
+    return why | {i: _told(data, engine, sources, i) for i, need in zip(unclear, needs, strict=True) if need > doubt}
 
 
 def _is_told(test: ResidualTest, source: _Source, y: np.ndarray) -> bool:

@@ -3,9 +3,10 @@
     M-bar = E_u[ M(u_c) pi_b(a | s, u_pi) ] / E_u[ pi_b(a | s, u_pi) ]
 
 Each batch b is a draw of whole trajectories, so it has its own mix of hidden confounders u. Its mask
-M_b is weighted by w_b, the geometric mean over the batch of an estimated behaviour density
-pi_b(a | s): a batch whose actions are typical of the behaviour counts more than an odd one. The result
-is a weight in [0, 1] for every edge, with an interval that says how stable the edge is.
+M_b is weighted by w_b, its rows times the geometric mean over them of an estimated behaviour density
+pi_b(a | s): a batch whose actions are typical of the behaviour counts more than an odd one. All rows together
+are one more batch: what half of them are too few to show is not lost. The result is a weight in [0, 1] for every
+edge, with an interval that says how stable the edge is.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Reweighted:
     """95% interval of each weight, (inputs, targets)"""
     high: np.ndarray
     batch_weight: np.ndarray
-    """(batches,) summing to 1"""
+    """(1 + batches,) summing to 1; the first is of all rows"""
 
 
 def draw_batches(episode: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
@@ -75,15 +76,17 @@ def reweight(
     """`verdict(variables, seed)` gives the mask of some rows; it is asked for all rows and each batch."""
     full = verdict(variables, child_seed(seed, "all"))
     progress(1, batches + 1)
-    density, masks, logs = log_density(variables), [], []
+    density = log_density(variables)
+    masks, logs, rows_in = [full.matrix], [density.mean()], [len(density)]
     for b, rows in enumerate(draw_batches(variables.episode, batches, seed)):
         masks.append(verdict(variables.rows(rows), child_seed(seed, "batch", b)).matrix)
         logs.append(density[rows].mean())
+        rows_in.append(len(rows))
         progress(b + 2, batches + 1)
-    if not masks:
+    if not batches:
         whole = full.matrix.astype(float)
-        return Reweighted(full, whole, whole, np.ones(0))
-    share = np.exp(np.array(logs) - max(logs))
+        return Reweighted(full, whole, whole, np.ones(1))
+    share = np.exp(np.array(logs) - max(logs)) * rows_in
     share /= share.sum()
     weight = np.einsum("b,bij->ij", share, np.array(masks, float))
     low, high = wilson(weight, 1.0 / (share**2).sum())  # n: how many equal batches these are worth
