@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -171,8 +171,20 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
             raise BecauseError(
                 f"Another process is {what}.", need="one at a time.", fix="wait for it to finish."
             ) from error
+        if _is_at(file, lock):
+            yield
+            lock.unlink(missing_ok=True)
+            return
+    # Its last holder removed the file after we had opened it: what we hold is nobody's lock.
+    with exclusive(lock, what):
         yield
-        lock.unlink(missing_ok=True)
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def sweep(folder: Path) -> None:

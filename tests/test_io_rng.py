@@ -76,3 +76,23 @@ def test_hash_sees_names_shapes_and_types():
     hashes = {io.arrays_sha256(a) for a in ({"x": x}, {"y": x}, {"x": x.T}, {"x": x.astype("f4")}, {"x": x + 1})}
     assert len(hashes) == 5
     assert io.arrays_sha256({"a": x, "b": x + 1}) == io.arrays_sha256({"b": x + 1, "a": x})
+
+
+def test_a_lock_whose_file_was_removed_in_between_is_no_lock(tmp_path, monkeypatch):
+    """The last holder removes the file after we have opened it, and another process makes and locks a new one."""
+    lock, flock, others = tmp_path / "x.lock", io.fcntl.flock, []
+
+    def late(file, how):
+        if not others:
+            lock.unlink()
+            others.append(lock.open("w"))
+            flock(others[0], how)
+        flock(file, how)
+
+    monkeypatch.setattr(io.fcntl, "flock", late)
+    with pytest.raises(BecauseError, match="Another process is busy"), io.exclusive(lock, "busy"):
+        pass
+    others[0].close()
+    with io.exclusive(lock, "busy"):
+        assert lock.exists()
+    assert not lock.exists()
