@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -621,7 +622,8 @@ def sweep_command(
             for job in jobs
         ]
         return emit(rows, as_json, make_table(f"{len(todo)} of {len(jobs)} jobs to run", rows, ("cells",)))
-    compute = grids.TrainAndEvaluate(root, work, keep_runs, compile_cache)
+    each = max(1, (os.cpu_count() or 1) // max(workers, 1))
+    compute = grids.TrainAndEvaluate(root, work, keep_runs, compile_cache, each)
     try:
         with sweep_bar(Path(spec).stem) as report:
             sweep(jobs, compute, output, workers=workers, retry_failed=retry_failed, report=report)

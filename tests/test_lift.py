@@ -13,6 +13,8 @@ from because_rl.envs import lift_simulator as simulator
 from because_rl.envs.lift import CONTACT, GOAL_HEIGHT, HORIZON, Lift, draw_scene
 from because_rl.envs.lift_batch import LiftBatch
 from because_rl.envs.osc import KP_POSTURE, osc
+from because_rl.envs.parallel import ParallelBatch
+from because_rl.envs.tasks import make_batch
 from because_rl.errors import BecauseError
 
 SPEC = Lift.make_factors(1)
@@ -438,3 +440,28 @@ def test_mujoco_state_is_complete():
     assert model.na == 0
     assert model.nplugin == 0
     assert mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION) < 300
+
+
+@pytest.mark.slow
+def test_processes_change_nothing():
+    plain, shared = LiftBatch("O"), make_batch("lift", "O", processes=2)
+    try:
+        assert isinstance(shared, ParallelBatch)
+        seeds = list(range(50))
+        first, again = plain.reset(seeds), shared.reset(seeds)
+        np.testing.assert_array_equal(first.state, again.state)
+        np.testing.assert_array_equal(first.goal, again.goal)
+        np.testing.assert_array_equal(plain.hidden()["u_c"], shared.hidden()["u_c"])
+        rng = np.random.default_rng(0)
+        for _ in range(3):
+            actions = plain.random_actions(rng)
+            np.testing.assert_array_equal(plain.step(actions).observation.state, shared.step(actions).observation.state)
+        assert len(shared._team) == 2
+        members = [process for process, _ in shared._team]
+        members[0].kill()
+        with pytest.raises(BecauseError, match="has died"):
+            shared.step(actions)
+    finally:
+        plain.close()
+        shared.close()
+    assert not any(process.is_alive() for process in members)

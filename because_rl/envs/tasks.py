@@ -9,6 +9,7 @@ from typing import NamedTuple
 import gymnasium
 
 from because_rl.envs.batch import BatchEnv, SimulatorBatch
+from because_rl.envs.parallel import ParallelBatch
 from because_rl.envs.world import World
 from because_rl.errors import BecauseError
 
@@ -23,10 +24,12 @@ class _Entry(NamedTuple):
     paper_success: dict[str, float]
     """of the behaviour policies, from the paper's table of behaviours"""
     simulator: str
+    slow: bool = False
+    """a step costs so much that processes pay"""
 
 
 WORLDS = {
-    "lift": _Entry("lift", 1000, {"random": 0.24, "medium": 0.60, "expert": 1.00}, "robosuite"),
+    "lift": _Entry("lift", 1000, {"random": 0.24, "medium": 0.60, "expert": 1.00}, "robosuite", slow=True),
     "unlock": _Entry("unlock", 200, {"random": 0.21, "medium": 0.46, "expert": 0.87}, "minigrid"),
     "crash": _Entry("crash", 1000, {"random": 0.14, "medium": 0.35, "expert": 0.66}, "highway-env"),
 }
@@ -54,10 +57,17 @@ def world_class(name: str) -> type[World]:
     return _import(WORLDS[check_world(name)].module, name.capitalize())
 
 
-def make_batch(name: str, split: str = "I", spurious: int = 1, *, simulator: bool = False) -> BatchEnv:
-    """N worlds stepped together: the fast implementation, or the unmodified simulator."""
+def make_batch(
+    name: str, split: str = "I", spurious: int = 1, *, simulator: bool = False, processes: int = 1
+) -> BatchEnv:
+    """N worlds stepped together: the fast implementation, or the unmodified simulator.
+
+    Worlds that are slow to step (Lift) are shared out among `processes`.
+    """
     if simulator:
         return SimulatorBatch(world_class(name), split, spurious)
+    if processes > 1 and WORLDS[check_world(name)].slow:
+        return ParallelBatch(world_class(name), split, spurious, processes)
     return _import(f"{WORLDS[check_world(name)].module}_batch", f"{name.capitalize()}Batch")(split, spurious)
 
 

@@ -49,9 +49,19 @@ def layouts(world: str, split: str, episodes: int) -> list[int]:
 
 
 def evaluate(
-    agent: Agent, world: str, split: str, episodes: int, spurious: int = 1, seed: int = 0, batch: BatchEnv | None = None
+    agent: Agent,
+    world: str,
+    split: str,
+    episodes: int,
+    spurious: int = 1,
+    seed: int = 0,
+    batch: BatchEnv | None = None,
+    processes: int = 1,
 ) -> Outcome:
-    """Roll a fitted agent to the end of every episode. `seed` decides what acting draws, not where."""
+    """Roll a fitted agent to the end of every episode. `seed` decides what acting draws, not where.
+
+    `processes` share the simulation of worlds that are slow to step; the outcome does not depend on them.
+    """
     k = len(agent.seeds)
     agent.begin(episodes, child_seed(seed, "act", world, split))
 
@@ -60,7 +70,8 @@ def evaluate(
         action = np.asarray(agent.act(state, goal, left))
         return action.reshape(k * episodes, *action.shape[2:])
 
-    return roll(world, split, layouts(world, split, episodes), act, repeats=k, spurious=spurious, batch=batch)
+    scenes = layouts(world, split, episodes)
+    return roll(world, split, scenes, act, repeats=k, spurious=spurious, batch=batch, processes=processes)
 
 
 def roll(
@@ -73,10 +84,11 @@ def roll(
     repeats: int = 1,
     spurious: int = 1,
     batch: BatchEnv | None = None,
+    processes: int = 1,
 ) -> Outcome:
     """Every scene `repeats` times, side by side; `begin` sees the worlds when they have been reset."""
     own = batch is None
-    batch = make_batch(world, split, spurious) if batch is None else batch
+    batch = make_batch(world, split, spurious, processes=processes) if batch is None else batch
     try:
         observation = batch.reset(list(scenes) * repeats)
         hidden = {name: np.asarray(value)[: len(scenes)] for name, value in batch.hidden().items()}

@@ -237,6 +237,8 @@ class TrainAndEvaluate:
     """where runs are kept until all their cells are there; None: under the root"""
     keep_runs: bool = False
     compile_cache: Path | None = None
+    processes: int = 1
+    """that share the simulation of slow worlds"""
 
     def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         import jax
@@ -270,7 +272,7 @@ class TrainAndEvaluate:
         common = {"data_sha256": known["data_sha256"], "stages": trained["stages"]}
         for key in missing:
             cell, begin = job.cells[key], time.monotonic()
-            found = evaluate_agent(agent, known, cell["split"], cell["episodes"], cell["spurious"])
+            found = evaluate_agent(agent, known, cell["split"], cell["episodes"], cell["spurious"], self.processes)
             spent = {"training": trained["seconds"], "evaluation": round(time.monotonic() - begin, 2)}
             where = provenance(device=jax.devices()[0].device_kind)
             yield key, found | common | {"seconds": spent, "provenance": where}

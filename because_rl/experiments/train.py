@@ -8,6 +8,7 @@ refused, and the same ones continue it.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -147,15 +148,17 @@ def evaluate_run(
         )
     begin = time.monotonic()
     level = known["spurious"] if spurious is None else spurious
-    result = evaluate_agent(load_agent(folder, root), known, split, episodes, level)
+    result = evaluate_agent(load_agent(folder, root), known, split, episodes, level, os.cpu_count() or 1)
     result |= {"seconds": round(time.monotonic() - begin, 2)}
     write_json(Path(folder) / f"evaluation-{split}.json", result | {"provenance": provenance()})
     return {"run": str(folder)} | result
 
 
-def evaluate_agent(agent: Agent, known: Mapping[str, Any], split: str, episodes: int, spurious: int) -> dict[str, Any]:
+def evaluate_agent(
+    agent: Agent, known: Mapping[str, Any], split: str, episodes: int, spurious: int, processes: int = 1
+) -> dict[str, Any]:
     """Success of the agent of the run that `known` describes; `outcomes` tells of each seed which scenes it solved."""
-    outcome = evaluate(agent, known["world"], split, episodes, spurious)
+    outcome = evaluate(agent, known["world"], split, episodes, spurious, processes=processes)
     result = {key: known[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
     each = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
     return result | summarise(outcome) | {"outcomes": each}
