@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,11 @@ def start():
 
     def start(folder, workers, count, pause):
         command = [sys.executable, __file__, str(folder), str(workers), str(count), str(pause)]
-        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True))
+        # In the background of a shell Ctrl-C is ignored, which programs inherit: here it must count.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        started.append(
+            subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed)
+        )
         return started[-1]
 
     yield start
