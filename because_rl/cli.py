@@ -8,7 +8,6 @@ on success, 2 for bad input, 130 when interrupted.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from because_rl.bench import bench
+from because_rl.console import Json, Output, Root, deliver, emit, make_table, progress_bar, stderr
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 from because_rl.errors import BecauseError
 
@@ -30,43 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-bench = typer.Typer(help="Measure this machine: speed and agreement with the simulators.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
-Root = Annotated[
-    Path | None, typer.Option("--root", envvar="BECAUSE_HOME", help="Where datasets and runs live (~/.because-rl).")
-]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write the result to this JSON file.")]
-
-_stderr = Console(stderr=True)
-
-
-def emit(value: Any, as_json: bool, table: Table | None = None) -> None:
-    """The result: JSON alone, or a table."""
-    if as_json:
-        print(json.dumps(value, indent=1, allow_nan=False))
-    elif table is not None:
-        # Wide enough for every column when stdout is a file or a pipe.
-        Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def make_table(title: str, rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for column in rows[0] if rows else ("nothing here yet",):
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row.values()))
-    return table
-
-
-@contextlib.contextmanager
-def progress_bar(label: str, unit: str = "") -> Iterator[Any]:
-    """Yields report(done, total); drawn on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=_stderr) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @app.command(epilog="Example: because tasks --json")
@@ -145,7 +109,7 @@ def collect(
             with progress_bar(recipe.id, "episodes") as report:
                 done.append(run(recipe, root, workers=workers, simulator=simulator, force=force, progress=report))
     except KeyboardInterrupt:
-        _stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
+        stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
         raise typer.Exit(130) from None
     emit(done if name == "all" else done[0], as_json, _dataset_table("Collected", done))
 
@@ -308,7 +272,7 @@ def training_bar(label: str) -> Iterator[Any]:
     """Yields report(stage, done, total, metrics): a line for each stage with its loss and time to go, on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
     loss = TextColumn("loss {task.fields[loss]}")
-    with Progress(*columns, loss, TimeElapsedColumn(), TimeRemainingColumn(), console=_stderr) as bar:
+    with Progress(*columns, loss, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
         lines: dict[str, Any] = {}
 
         def report(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
@@ -346,7 +310,7 @@ def train(
                 *(method, data, root, output, range(seeds), overrides, report, resume), factors=factors, chunk=chunk
             )
     except KeyboardInterrupt:
-        _stderr.print("Interrupted. Run the same command with --resume to continue.")
+        stderr.print("Interrupted. Run the same command with --resume to continue.")
         raise typer.Exit(130) from None
     rows = [
         {"stage": stage, "steps": int(metrics["step"]), "loss": f"{metrics['loss']:.4g}"}
@@ -390,124 +354,6 @@ def evaluate(
     emit(result, as_json, make_table("Success (mean over seeds, 95% t-interval)", [row], tuple(row)[3:]))
 
 
-def _bench(result: dict[str, Any], output: Path | None, as_json: bool, table: Table) -> None:
-    from because_rl.io import write_json
-
-    if output is not None:
-        write_json(output, result)
-    emit(result, as_json, table)
-
-
-@bench.command("worlds", epilog="Example: because bench worlds -o results/worlds/speed.json")
-def bench_worlds(output: Output = None, as_json: Json = False) -> None:
-    """Steps per second of the fast worlds and of the real simulators, side by side."""
-    from because_rl.experiments.worlds import speed
-
-    with progress_bar("Speed", "worlds") as report:
-        result = speed(report)
-    rows = result["rows"]
-    _bench(result, output, as_json, make_table("Steps per second", rows, tuple(rows[0])[1:]))
-
-
-@bench.command("behaviours", epilog="Example: because bench behaviours -o results/worlds/behaviours.json")
-def bench_behaviours(
-    episodes: Annotated[int, typer.Option(help="Episodes on the unmodified simulator, per behaviour.")] = 100,
-    many: Annotated[int, typer.Option(help="Episodes on the fast world, per behaviour.")] = 1000,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """Success of the nine behaviours on the fast worlds and on the unmodified simulators, same seeds."""
-    from because_rl.experiments.worlds import agreement
-
-    with progress_bar("Behaviours", "behaviours") as report:
-        result = agreement(episodes, many, report)
-    rows = result["rows"]
-    _bench(result, output, as_json, make_table("Success of behaviours", rows, tuple(rows[0])[1:]))
-
-
-@bench.command("discovery", epilog="Example: because bench discovery --replications 200 --test residual")
-def bench_discovery(
-    replications: Annotated[int, typer.Option(help="Data sets per test and case.")] = 200,
-    test: Annotated[list[str] | None, typer.Option(help="Tests to run; repeatable [ours and installed peers].")] = None,
-    case: Annotated[list[str] | None, typer.Option(help="Cases to run; repeatable [all that fit the test].")] = None,
-    keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run goes on.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
-    budget: Annotated[
-        float, typer.Option(help="CPU seconds after which a slow test stops in a case, with fewer data sets.")
-    ] = float("inf"),
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """How often independence tests reject true nulls (should be the level) and alternatives (should be 1)."""
-    from because_rl.experiments.discovery_study import study
-
-    with progress_bar("Calibrating", "data sets") as report:
-        result = study(test, case, replications, seed, keep, report, workers, budget)
-    rows = [
-        {"test": r["test"], "case": r["case"], "true null": "yes" if r["null"] else "no"}
-        | {
-            level: f"{r[level]['rate']:.3f} [{r[level]['low95']:.3f}, {r[level]['high95']:.3f}]"
-            for level in ("0.05", "0.01")
-        }
-        | {"0.0001": f"{r['0.0001']['rate']:.3f}", "data sets": r["replications"], "ms": round(1000 * r["seconds"], 1)}
-        for r in result["rows"]
-    ]
-    numbers = ("0.05", "0.01", "0.0001", "data sets", "ms")
-    _bench(result, output, as_json, make_table("Share rejected, by level", rows, numbers))
-
-
-@bench.command("graphs", epilog="Example: because bench graphs --data crash-expert --seed 11 --keep work/graphs")
-def bench_graphs(
-    keep: Annotated[Path, typer.Option(help="Folder for datasets and verdicts, from which a later run goes on.")],
-    data: Annotated[list[str] | None, typer.Option(help="Recipes, such as lift-expert; repeatable [all nine].")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Dataset seeds; repeatable [five fresh ones].")] = None,
-    spurious: Annotated[list[int] | None, typer.Option(help="Spurious levels; repeatable [1 and 8].")] = None,
-    pooled: Annotated[bool, typer.Option("--pooled", help="Also ignore hidden causes, to show what they do.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes that share the datasets.")] = 1,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """Edge scores against the true graphs: collect fresh datasets, discover, compare."""
-    from because_rl.experiments.discovery_scores import FRESH, scores
-
-    with progress_bar("Scoring graphs", "datasets") as report:
-        result = scores(data, seed or FRESH, spurious or (1, 8), keep, report, workers, pooled)
-    rows = [
-        {"dataset": r["dataset"], "spurious": r["spurious"], "hidden causes": "yes" if r["hidden_causes"] else "no"}
-        | {"F1": f"{r['f1']:.3f} [{r['low95']:.3f}, {r['high95']:.3f}]"}
-        | {name: f"{r[name]:.3f}" for name in ("precision", "recall", "shd")}
-        | {"from distractors": r["from_distractors"], "s": round(r["seconds"], 1)}
-        for r in result["rows"]
-    ]
-    numbers = ("F1", "precision", "recall", "shd", "from distractors", "s")
-    _bench(result, output, as_json, make_table("Edges found, against the true graph", rows, numbers))
-
-
-@bench.command("mask", epilog="Example: because bench mask --n 2000 --n 15000 -o results/discovery/cost.json")
-def bench_mask(
-    n: Annotated[list[int] | None, typer.Option(help="Transitions; repeatable [15000].")] = None,
-    pairs: Annotated[int, typer.Option(help="Pairs to time fcit on, scaled to all 285; 0 leaves it out.")] = 6,
-    seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """Seconds and memory of a whole mask on data of Lift's shape, beside fcit; with -o also a plot (SVG, PNG)."""
-    from because_rl.experiments.discovery_cost import cost
-    from because_rl.report.cost_figure import draw_cost
-    from because_rl.report.graph_figure import save
-
-    with progress_bar("Timing", "measurements") as report:
-        result = cost(n or [15_000], pairs, seed, report)
-    if output is not None:
-        for suffix in (".svg", ".png"):
-            save(draw_cost(result["rows"]), output.with_suffix(suffix))
-    shown = ("test", "n", "run", "device", "pairs", "mask_seconds", "mask_cpu_seconds", "peak_gb", "load_before")
-    rows = [{name.replace("_", " "): row[name] for name in shown} for row in result["rows"]]
-    table = make_table("Cost of a whole mask", rows, tuple(name.replace("_", " ") for name in shown[4:]))
-    _bench(result, output, as_json, table)
-
-
 @app.command("report", epilog="Example: because report runs/because-unlock-medium -o report")
 def report_command(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
@@ -544,25 +390,7 @@ def oracle_command(
     with progress_bar("Oracle", "tasks") as report:
         result = oracle(world, split, episodes, report)
     rows = result["rows"]
-    _bench(result, output, as_json, make_table("Oracle planner", rows, tuple(rows[0])[2:]))
-
-
-@bench.command("planning", epilog="Example: because bench planning --hidden 128 -o results/planning.json")
-def bench_planning(
-    hidden: Annotated[int, typer.Option(help="Width of the model's layers.")] = 128,
-    episodes: Annotated[int, typer.Option(help="Worlds planned for at once.")] = 16,
-    population: Annotated[int, typer.Option(help="Candidates per plan.")] = 256,
-    matmul: Annotated[int, typer.Option(help="Side of the matmul that sets the peak (GPU: 8192).")] = 2048,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """Model evaluations per second of the planner, and its share of the matmul peak."""
-    from because_rl.experiments.planning_speed import planning_speed
-
-    with progress_bar("Planning", "worlds") as report:
-        result = planning_speed(hidden, episodes=episodes, population=population, matmul=matmul, report=report)
-    rows = [{k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()} for r in result["rows"]]
-    _bench(result, output, as_json, make_table(f"Planning on {result['device']}", rows, tuple(rows[0])[1:]))
+    deliver(result, output, as_json, make_table("Oracle planner", rows, tuple(rows[0])[2:]))
 
 
 @contextlib.contextmanager
@@ -570,7 +398,7 @@ def sweep_bar(label: str) -> Iterator[Any]:
     """Yields report(status): cells done and time to go, jobs running and failed; drawn on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("cells"))
     state = TextColumn("{task.fields[running]} running, {task.fields[failed]} failed")
-    with Progress(*columns, state, TimeElapsedColumn(), TimeRemainingColumn(), console=_stderr) as bar:
+    with Progress(*columns, state, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
         lines: list[Any] = []
 
         def report(status: Any) -> None:
@@ -629,7 +457,7 @@ def sweep_command(
             sweep(jobs, compute, output, workers=workers, retry_failed=retry_failed, report=report)
         compute.tidy(jobs, output)
     except KeyboardInterrupt:
-        _stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
+        stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
         raise typer.Exit(130) from None
     found, lost = write_table(jobs, output), failures(jobs, output)
     rows = [
@@ -673,7 +501,7 @@ def compare_command(
         f"{o['significant']}; chance that a run of A beats one of B: "
         f"{chance['value']:.2f} [{chance['low']:.2f}, {chance['high']:.2f}]"
     )
-    _bench(result, output, as_json, make_table(title, rows, tuple(rows[0])[1:]))
+    deliver(result, output, as_json, make_table(title, rows, tuple(rows[0])[1:]))
 
 
 def main() -> None:

@@ -93,10 +93,11 @@ class ResidualTest(IndependenceTest):
         if data.inputs:
             hidden = [hidden_causes(data, self.budget, seed)] if self.confounder else []
             engine = make_engine(np.hstack([data.x, *hidden]), data.folds, self.budget, seed)
-            sources, fits = _regress_inputs(data, engine), _regress_targets(data, engine)
+            inquiry = _Inquiry(self, data, engine, _regress_inputs(data, engine))
+            fits = _regress_targets(data, engine)
             for place, target in zip(data.target_place, data.targets, strict=True):
                 if target.level.shape[1]:
-                    _test_target(self, data, engine, sources, target, fits.get(target.factor.name), place, out)
+                    _test_target(inquiry, target, fits.get(target.factor.name), place, out)
             if self.confounder:
                 _set_echoes_apart(data, out)
         for i, source in enumerate(variables.inputs):
@@ -136,6 +137,15 @@ def _regress_inputs(data: Prepared, engine: Engine) -> list[_Source]:
     return out
 
 
+class _Inquiry(NamedTuple):
+    """What the tests of all targets share."""
+
+    test: ResidualTest
+    data: Prepared
+    engine: Engine
+    sources: list[_Source]
+
+
 class _Whole(NamedTuple):
     """One target on all inputs."""
 
@@ -155,15 +165,13 @@ def _regress_targets(data: Prepared, engine: Engine) -> dict[str, _Whole]:
 
 
 def _test_target(
-    test: ResidualTest,
-    data: Prepared,
-    engine: Engine,
-    sources: list[_Source],
+    inquiry: _Inquiry,
     target: Target,
     whole: _Whole | None,
     j: int,
     out: Evidence,
 ) -> None:
+    test, data, engine, sources = inquiry
     others = [i for i in range(len(sources)) if i != target.own]
     plug = np.zeros_like(engine.x)
     for source in sources:
@@ -199,7 +207,7 @@ def _test_target(
         reduced = plugged | {i: guess for i, (_, guess) in zip(open_questions, fits, strict=True)}
         for i in others:
             compare(i, y, full, reduced[i], plugged[i])
-        _look_for_untestable(test, data, engine, sources, target, whole, j, out)
+        _look_for_untestable(inquiry, target, whole, j, out)
 
     if target.own is not None:
         # The change and the last value cannot be told apart here: test the level, told as last value + change.
@@ -222,15 +230,13 @@ def _test_target(
 
 
 def _look_for_untestable(
-    test: ResidualTest,
-    data: Prepared,
-    engine: Engine,
-    sources: list[_Source],
+    inquiry: _Inquiry,
     target: Target,
     whole: _Whole,
     j: int,
     out: Evidence,
 ) -> None:
+    test, data, _, sources = inquiry
     p, effect = out.p[data.input_place, j], out.effect[data.input_place, j]
     open_questions = [
         i
@@ -239,7 +245,7 @@ def _look_for_untestable(
     ]
     why = _too_few_moves(target, whole, [i for i in open_questions if p[i] < TRACE])
     rest = [i for i in open_questions if i not in why]
-    why |= _redundant(test, data, engine, sources, target, whole, rest, p)
+    why |= _redundant(inquiry, target, whole, rest, p)
     for i, reason in why.items():
         out.untestable[data.input_place[i], j] = True
         out.why[data.inputs[i].name, target.factor.name] = reason
@@ -255,16 +261,14 @@ def _too_few_moves(target: Target, whole: _Whole, suspects: list[int]) -> dict[i
 
 
 def _redundant(
-    test: ResidualTest,
-    data: Prepared,
-    engine: Engine,
-    sources: list[_Source],
+    inquiry: _Inquiry,
     target: Target,
     whole: _Whole,
     inputs: list[int],
     p: np.ndarray,
 ) -> dict[int, str]:
     """Inputs that have too little variation of their own and could still matter."""
+    test, data, engine, sources = inquiry
     y, why, unclear = whole.problem.target, {}, []
     # Of states that move together a tenth of variation of their own is enough to tell. An action that follows from
     # the state is another matter: the policy that logged it never tried what we ask about (positivity fails).

@@ -1,0 +1,140 @@
+"""The commands ``because bench``: what this machine and our tests can do, as JSON files with provenance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from because_rl.console import Json, Output, deliver, make_table, progress_bar
+
+bench = typer.Typer(help="Measure this machine: speed and agreement with the simulators.", no_args_is_help=True)
+
+
+@bench.command("worlds", epilog="Example: because bench worlds -o results/worlds/speed.json")
+def bench_worlds(output: Output = None, as_json: Json = False) -> None:
+    """Steps per second of the fast worlds and of the real simulators, side by side."""
+    from because_rl.experiments.worlds import speed
+
+    with progress_bar("Speed", "worlds") as report:
+        result = speed(report)
+    rows = result["rows"]
+    deliver(result, output, as_json, make_table("Steps per second", rows, tuple(rows[0])[1:]))
+
+
+@bench.command("behaviours", epilog="Example: because bench behaviours -o results/worlds/behaviours.json")
+def bench_behaviours(
+    episodes: Annotated[int, typer.Option(help="Episodes on the unmodified simulator, per behaviour.")] = 100,
+    many: Annotated[int, typer.Option(help="Episodes on the fast world, per behaviour.")] = 1000,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Success of the nine behaviours on the fast worlds and on the unmodified simulators, same seeds."""
+    from because_rl.experiments.worlds import agreement
+
+    with progress_bar("Behaviours", "behaviours") as report:
+        result = agreement(episodes, many, report)
+    rows = result["rows"]
+    deliver(result, output, as_json, make_table("Success of behaviours", rows, tuple(rows[0])[1:]))
+
+
+@bench.command("discovery", epilog="Example: because bench discovery --replications 200 --test residual")
+def bench_discovery(
+    replications: Annotated[int, typer.Option(help="Data sets per test and case.")] = 200,
+    test: Annotated[list[str] | None, typer.Option(help="Tests to run; repeatable [ours and installed peers].")] = None,
+    case: Annotated[list[str] | None, typer.Option(help="Cases to run; repeatable [all that fit the test].")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run goes on.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
+    budget: Annotated[
+        float, typer.Option(help="CPU seconds after which a slow test stops in a case, with fewer data sets.")
+    ] = float("inf"),
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """How often independence tests reject true nulls (should be the level) and alternatives (should be 1)."""
+    from because_rl.experiments.discovery_study import study
+
+    with progress_bar("Calibrating", "data sets") as report:
+        result = study(test, case, replications, seed, keep, report, workers, budget)
+    rows = [
+        {"test": r["test"], "case": r["case"], "true null": "yes" if r["null"] else "no"}
+        | {
+            level: f"{r[level]['rate']:.3f} [{r[level]['low95']:.3f}, {r[level]['high95']:.3f}]"
+            for level in ("0.05", "0.01")
+        }
+        | {"0.0001": f"{r['0.0001']['rate']:.3f}", "data sets": r["replications"], "ms": round(1000 * r["seconds"], 1)}
+        for r in result["rows"]
+    ]
+    numbers = ("0.05", "0.01", "0.0001", "data sets", "ms")
+    deliver(result, output, as_json, make_table("Share rejected, by level", rows, numbers))
+
+
+@bench.command("graphs", epilog="Example: because bench graphs --data crash-expert --seed 11 --keep work/graphs")
+def bench_graphs(
+    keep: Annotated[Path, typer.Option(help="Folder for datasets and verdicts, from which a later run goes on.")],
+    data: Annotated[list[str] | None, typer.Option(help="Recipes, such as lift-expert; repeatable [all nine].")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Dataset seeds; repeatable [five fresh ones].")] = None,
+    spurious: Annotated[list[int] | None, typer.Option(help="Spurious levels; repeatable [1 and 8].")] = None,
+    pooled: Annotated[bool, typer.Option("--pooled", help="Also ignore hidden causes, to show what they do.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes that share the datasets.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Edge scores against the true graphs: collect fresh datasets, discover, compare."""
+    from because_rl.experiments.discovery_scores import FRESH, scores
+
+    with progress_bar("Scoring graphs", "datasets") as report:
+        result = scores(data, seed or FRESH, spurious or (1, 8), keep, report, workers, pooled)
+    rows = [
+        {"dataset": r["dataset"], "spurious": r["spurious"], "hidden causes": "yes" if r["hidden_causes"] else "no"}
+        | {"F1": f"{r['f1']:.3f} [{r['low95']:.3f}, {r['high95']:.3f}]"}
+        | {name: f"{r[name]:.3f}" for name in ("precision", "recall", "shd")}
+        | {"from distractors": r["from_distractors"], "s": round(r["seconds"], 1)}
+        for r in result["rows"]
+    ]
+    numbers = ("F1", "precision", "recall", "shd", "from distractors", "s")
+    deliver(result, output, as_json, make_table("Edges found, against the true graph", rows, numbers))
+
+
+@bench.command("mask", epilog="Example: because bench mask --n 2000 --n 15000 -o results/discovery/cost.json")
+def bench_mask(
+    n: Annotated[list[int] | None, typer.Option(help="Transitions; repeatable [15000].")] = None,
+    pairs: Annotated[int, typer.Option(help="Pairs to time fcit on, scaled to all 285; 0 leaves it out.")] = 6,
+    seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Seconds and memory of a whole mask on data of Lift's shape, beside fcit; with -o also a plot (SVG, PNG)."""
+    from because_rl.experiments.discovery_cost import cost
+    from because_rl.report.cost_figure import draw_cost
+    from because_rl.report.graph_figure import save
+
+    with progress_bar("Timing", "measurements") as report:
+        result = cost(n or [15_000], pairs, seed, report)
+    if output is not None:
+        for suffix in (".svg", ".png"):
+            save(draw_cost(result["rows"]), output.with_suffix(suffix))
+    shown = ("test", "n", "run", "device", "pairs", "mask_seconds", "mask_cpu_seconds", "peak_gb", "load_before")
+    rows = [{name.replace("_", " "): row[name] for name in shown} for row in result["rows"]]
+    table = make_table("Cost of a whole mask", rows, tuple(name.replace("_", " ") for name in shown[4:]))
+    deliver(result, output, as_json, table)
+
+
+@bench.command("planning", epilog="Example: because bench planning --hidden 128 -o results/planning.json")
+def bench_planning(
+    hidden: Annotated[int, typer.Option(help="Width of the model's layers.")] = 128,
+    episodes: Annotated[int, typer.Option(help="Worlds planned for at once.")] = 16,
+    population: Annotated[int, typer.Option(help="Candidates per plan.")] = 256,
+    matmul: Annotated[int, typer.Option(help="Side of the matmul that sets the peak (GPU: 8192).")] = 2048,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Model evaluations per second of the planner, and its share of the matmul peak."""
+    from because_rl.experiments.planning_speed import planning_speed
+
+    with progress_bar("Planning", "worlds") as report:
+        result = planning_speed(hidden, episodes=episodes, population=population, matmul=matmul, report=report)
+    rows = [{k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()} for r in result["rows"]]
+    deliver(result, output, as_json, make_table(f"Planning on {result['device']}", rows, tuple(rows[0])[1:]))
