@@ -2,7 +2,8 @@
 
 Shapes are padded (folds to a common size, targets to a power of two of columns, batches to `BATCH`), so a
 program is compiled once for a size of data, not once for a pair. All of it is in double precision: smooth
-kernels are too ill-conditioned for single.
+kernels are too ill-conditioned for single. A problem that rounding spoils even so (its Cholesky factors become
+NaN) is done again by `Engine`, which knows another way.
 """
 
 from __future__ import annotations
@@ -79,6 +80,9 @@ class AcceleratedEngine(Engine):
                 found = _learn(*map(np.stack, zip(*parts, strict=True)), self._device_spread)
             for row, k in enumerate(dict.fromkeys(places)):
                 laws[k] = Law(*(np.asarray(a)[row] for a in found))
+        spoilt = [k for k, law in enumerate(laws) if not np.isfinite(law.error)]
+        for k, law in zip(spoilt, super().learn([problems[k] for k in spoilt]), strict=True):
+            laws[k] = law
         return laws
 
     def _prepare(self, problem: Problem, width: int) -> tuple[np.ndarray, ...]:
@@ -104,6 +108,9 @@ class AcceleratedEngine(Engine):
             with jax.enable_x64(True):
                 found = _errors(*shared, np.stack(chunk), *centres, self._device_spread, law.metric, law.ridge)
             out += [a[:width] for a in np.asarray(found)]
+        spoilt = [k for k in range(len(problems)) if not np.isfinite(out[k]).all()]
+        for k, error in zip(spoilt, super().errors([problems[k] for k in spoilt], law), strict=True):
+            out[k] = error
         return out[: len(problems)]
 
     def cross_fit(
@@ -131,6 +138,10 @@ class AcceleratedEngine(Engine):
                 w = problems[k].target.shape[1]
                 fit = Fit(fits.root[row], fits.points[row], fits.coefficients[row][..., :w])
                 out[k] = fit, self._unfold(predictions[row])[:, :w]
+        spoilt = [k for k, (_, guess) in enumerate(out) if not np.isfinite(guess).all()]
+        some = [problems[k] for k in spoilt], [laws[k] for k in spoilt]
+        for k, answer in zip(spoilt, super().cross_fit(*some), strict=True):
+            out[k] = answer
         return out
 
     def predict(self, fit: Fit, x: np.ndarray) -> np.ndarray:

@@ -165,7 +165,15 @@ def _solve(gram: Array, cross: Array, penalty: Array, ridge: Array, free: Array)
     both = free[..., :, None] * free[..., None, :]
     eye = xp.eye(gram.shape[-1], dtype=gram.dtype).reshape((1,) * (gram.ndim - 2) + gram.shape[-2:])
     left = (gram + ridge * penalty) * both + eye * (1 - free + JITTER)[..., None]
-    return xp.linalg.solve(left, cross * free[..., None])
+    right = xp.broadcast_to(cross * free[..., None], (*left.shape[:-1], cross.shape[-1]))
+    return _cho_solve(left, right)
+
+
+def _cho_solve(left: Array, right: Array) -> Array:
+    """With JAX, by Cholesky factors; NaN where rounding spoils them, which the callers look for."""
+    from jax.scipy.linalg import cho_solve
+
+    return cho_solve((left.__array_namespace__().linalg.cholesky(left), True), right)
 
 
 def _solve_one_by_one(gram: Array, cross: Array, penalty: Array, ridge: Array, free: Array) -> Array:
@@ -239,6 +247,7 @@ def learn(rows: Rows, target: Sequence[Array], keep: Array, centres: Centres, sp
         ridge = ridges[tried][None, :, None, None]
         c = _solve(others[:, None], others_cross[:, None], penalty[None, None], ridge, free[:, None])
         error = (_errors(power, gram, cross, c) / scale[None]).sum(-1)  # (tried,)
+        error = xp.where(xp.isnan(error), xp.full_like(error, xp.inf), error)  # too small a penalty
         chosen = error.argmin()
         best = tried[chosen]
         tried = xp.clip(best + near, 0, len(RIDGES) - 1)  # from now on only the neighbours
@@ -266,20 +275,17 @@ def held_out_error(
 
 
 def _gradient_products(rows: Rows, c: Array, keep: Array, points: Array, root: Array) -> Array:
-    xp = c.__array_namespace__()
-    p = len(keep)
-    metric, product = root @ root.T, xp.zeros((p, p), dtype=c.dtype)
-    for k, u in enumerate(rows.u):
-        u = u[:GRADIENT_ROWS]
-        slope = -(kernel(u @ root, points @ root) ** 2)
-        for column in range(c.shape[1]):
-            part = slope * c[1 + p :, column][None]
-            gradient = 2 * (u * part.sum(1, keepdims=True) - part @ points) @ metric
-            gradient = gradient + (c[1 : 1 + p, column] * keep)[None]
-            if rows.weight is not None:
-                gradient = gradient * rows.weight[k][: len(u), None]
-            product = product + gradient.T @ gradient
-    return product
+    """(p, p): the sum of the outer products of the gradients, over some rows of all folds and all columns of c."""
+    xp, p = c.__array_namespace__(), len(keep)
+    u = xp.concat([fold[:GRADIENT_ROWS] for fold in rows.u], axis=0)
+    part = -(kernel(u @ root, points @ root) ** 2)[None] * c[1 + p :].T[:, None]  # (w, rows, m)
+    gradient = 2 * (u[None] * part.sum(2)[..., None] - part @ points) @ (root @ root.T)
+    gradient = gradient + (c[1 : 1 + p].T * keep[None])[:, None]
+    if rows.weight is not None:
+        weight = xp.concat([fold[:GRADIENT_ROWS] for fold in rows.weight], axis=0)
+        gradient = gradient * weight[None, :, None]
+    gradient = gradient.reshape((-1, p))
+    return gradient.T @ gradient
 
 
 def cross_fit(
