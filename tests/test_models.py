@@ -151,6 +151,14 @@ def test_soft_weights_scale_what_is_seen():
     assert 0 < abs(push_slope(0.25)) < abs(push_slope(1.0))
 
 
+def test_an_edge_that_half_of_the_batches_keep_is_open_and_weaker_ones_fade():
+    weights = np.zeros((len(LAYOUT.inputs), len(LAYOUT.factors.targets)), np.float32)
+    weights[:4, 0] = 1.0, 0.5, 0.2, 0.0
+    gates = np.asarray(wire(LAYOUT, weights).gates)
+    assert [float(gates[0, LAYOUT.columns[i]].max()) for i in range(4)] == pytest.approx([1.0, 1.0, 0.4, 0.0])
+    assert (gates[1:] == 0).all()
+
+
 def test_a_family_is_one_network_under_relabelling():
     """At the start the members' own deviations are 0, so light2 of a world is light1 of its mirror image."""
     data = line_world(100)

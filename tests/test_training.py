@@ -208,6 +208,30 @@ def test_what_is_remembered_is_computed_once(tmp_path):
         np.testing.assert_array_equal(Run([0], tmp_path).remember("mask", compute)["a"], np.arange(3))
 
 
+def test_a_stage_is_trained_once_for_runs_that_share_a_folder(tmp_path):
+    told = []
+
+    def run(name, seeds=(0, 1)):
+        return Run(seeds, tmp_path / name, lambda *news: told.append(news), shared=tmp_path / "shared")
+
+    first = run("a").fit(line_stage(), line_data(), fixed(2), of={"hidden": 1})
+    trained = len(told)
+    again = run("b").fit(line_stage(), line_data(), fixed(2), of={"hidden": 1})
+    assert len(told) == trained > 0
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    other = line_data()
+    for different in (
+        lambda: run("c").fit(line_stage(), line_data(), fixed(2), of={"hidden": 2}),
+        lambda: run("d", (0, 2)).fit(line_stage(), line_data(), fixed(2), of={"hidden": 1}),
+        lambda: run("e").fit(line_stage(), {k: v + 1 for k, v in other.items()}, fixed(2), of={"hidden": 1}),
+        lambda: run("f").fit(line_stage(), line_data(), jax.tree.map(lambda a: a + 1, fixed(2)), of={"hidden": 1}),
+        lambda: run("g").fit(line_stage(), line_data(), fixed(2)),
+    ):
+        before = len(told)
+        different()
+        assert len(told) > before
+
+
 # algorithms/registry.py --------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ every edge; `full` takes one mask of all the data instead of the weighted mean o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from because_rl.models.bilinear import BilinearModel, whiten, wire
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, foretell, view
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
-from because_rl.models.objective import Weights, world_model_loss
+from because_rl.models.objective import Weights, effective_rank, world_model_loss
 from because_rl.models.statistics import Statistics, statistics
 from because_rl.models.training import Stage
 from because_rl.planning.shooting import ShootingConfig
@@ -129,11 +129,13 @@ class Because(Method):
             ),
             train,
             wiring,
+            of={"hidden": c.hidden, "weights": asdict(c.weights)},
         )
         some = train["next_state"][:: max(1, len(train["next_state"]) // 4000)]
         whitening = jax.jit(
             jax.vmap(lambda model: [whiten(f)[1] for f in jax.vmap(partial(model.represent, stats))(some)])
         )(world)
+        rank = jax.jit(jax.vmap(lambda model: effective_rank(stats, model, some)))(world)
 
         # Uncertainty (line 11)
         energy = run.fit(
@@ -147,6 +149,7 @@ class Because(Method):
             ),
             train,
             (world, whitening, wiring),
+            of={"hidden": c.hidden, "energy": asdict(c.energy)},
         )
 
         # Pessimistic planning (lines 12 to 18)
@@ -176,7 +179,7 @@ class Because(Method):
             price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
         )
         learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
-        return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism)
+        return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism, {"rank of mu": np.asarray(rank)})
 
     def _mask_of(self, data: Data) -> dict[str, Any]:
         """All that decides the mask."""

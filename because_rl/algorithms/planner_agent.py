@@ -5,7 +5,7 @@ Discrete actions are planned by exact value iteration, continuous ones by shooti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -57,8 +57,10 @@ class PlannerAgent(Agent):
         parameters: Any,
         config: ShootingConfig,
         pessimism: np.ndarray,
+        figures: Mapping[str, np.ndarray] | None = None,
     ):
-        """`parameters` have a leading axis of seeds, as has `pessimism` (lambda)."""
+        """`parameters` have a leading axis of seeds, as have `pessimism` (lambda) and the `figures` to report."""
+        self.figures = dict(figures or {}) | {"pessimism": pessimism}
         config = replace(config, pessimism=1.0)  # penalties come multiplied by each seed's own lambda
         self.seeds, self.factors, self.horizon, self.config = seeds, data.factors, data.horizon, config
         self.learned, self.parameters, self.pessimism = learned, parameters, pessimism

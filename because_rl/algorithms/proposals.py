@@ -68,6 +68,7 @@ def fit_proposals(
         ),
         train,
         gate,
+        of={"hidden": behaviour_hidden},
     )
     value = run.fit(
         Stage(
@@ -80,6 +81,7 @@ def fit_proposals(
         ),
         train,
         gate,
+        of={"hidden": hidden, "discount": discount, "expectile": expectile},
     )
     parameters = {"behaviour": behaviour, "value": value, "gate": gate}
     lasting = _persistence(data, stats, actions, behaviour, gate)

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from because_rl.errors import BecauseError
-from because_rl.io import read_arrays, sha256, write_arrays
-from because_rl.models.training import Batch, Progress, Stage, fit, skeleton, start
+from because_rl.io import arrays_sha256, read_arrays, sha256, write_arrays
+from because_rl.models.training import Batch, Progress, Stage, fit, hoist, skeleton, start
 
 Report = Callable[[str, int, int, dict[str, float]], None]
 """(stage, steps done, steps in all, mean metrics)"""
@@ -52,9 +52,7 @@ class Run:
         """
         if (known := self._read(name)) is not None:
             return known
-        common = None
-        if self.shared is not None and of is not None:
-            common = self.shared / f"{name}-{sha256(json.dumps(of, sort_keys=True).encode())[:16]}.npz"
+        common = self._common(name, of)
         if common is not None and common.exists():
             arrays = read_arrays(common)
         else:
@@ -65,12 +63,19 @@ class Run:
             write_arrays(self._file(name), arrays)
         return arrays
 
-    def fit(self, stage: Stage, data: Batch, fixed: Any) -> Any:
+    def fit(self, stage: Stage, data: Batch, fixed: Any, of: Mapping[str, Any] | None = None) -> Any:
         """Train a stage to its end; returns its model, every array with a leading axis of seeds.
 
-        `fixed` holds what the loss needs and training does not change, with a leading axis of seeds.
+        `fixed` holds what the loss needs and training does not change, with a leading axis of seeds. `of` says in
+        plain data what decides the stage beside all these arrays: then it is trained once for all runs that share
+        a folder, and methods that differ elsewhere have it in common.
         """
+        common = self._common(stage.name, None if of is None else dict(of) | self._decides(stage, data, fixed))
         known = self._read(stage.name)
+        if known is None and common is not None and common.exists():
+            known = read_arrays(common)
+            if self.folder is not None:
+                write_arrays(self._file(stage.name), known)
         history: dict[str, list[np.ndarray]] = {}
         progress = None
         if known is not None:
@@ -88,7 +93,22 @@ class Run:
 
         progress = fit(stage, data, fixed, self.seeds, progress, chunk=self.chunk, report=after)
         self.history[stage.name] = {name: np.stack(values) for name, values in history.items()}
+        if common is not None and not common.exists():
+            past = {HISTORY + name: values for name, values in self.history[stage.name].items()}
+            write_arrays(common, _flatten(progress) | past)
         return eqx.combine(progress.params, skeleton(stage, fixed))
+
+    def _common(self, name: str, of: Mapping[str, Any] | None) -> Path | None:
+        """Where runs that share a folder keep what `of` decides."""
+        if self.shared is None or of is None:
+            return None
+        return self.shared / f"{name}-{sha256(json.dumps(of, sort_keys=True).encode())[:16]}.npz"
+
+    def _decides(self, stage: Stage, data: Batch, fixed: Any) -> dict[str, Any]:
+        inside, _ = hoist(stage.loss)
+        arrays = _flatten({"data": dict(data), "fixed": eqx.filter(fixed, eqx.is_array), "loss": inside})
+        settings = {name: getattr(stage, name) for name in ("steps", "batch", "rate", "decay")}
+        return settings | {"seeds": list(self.seeds), "chunk": self.chunk, "arrays": arrays_sha256(arrays)}
 
     def _file(self, name: str) -> Path:
         assert self.folder is not None

@@ -55,6 +55,8 @@ _predict = jax.jit(lambda u, weight, fit: jax.numpy.stack(predict(fit, Rows(u, w
 class AcceleratedEngine(Engine):
     """The same answers as `Engine`, up to rounding."""
 
+    lanes = 4  # while the host compares the pairs of one target, the GPU fits another's
+
     def __init__(self, x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int):
         super().__init__(x, folds, budget, seed)
         self._sizes = [f.stop - f.start for f in folds]

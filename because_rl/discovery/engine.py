@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,9 @@ class Problem(NamedTuple):
 
 class Engine:
     """Regressions on x (n, p), whose rows are sorted into `folds`."""
+
+    lanes: ClassVar[int] = 1
+    """how many targets are worth testing at a time"""
 
     def __init__(self, x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int):
         self.x, self.folds, self.budget, self.seed = x, folds, budget, seed

@@ -95,9 +95,13 @@ class ResidualTest(IndependenceTest):
             engine = make_engine(np.hstack([data.x, *hidden]), data.folds, self.budget, seed)
             inquiry = _Inquiry(self, data, engine, _regress_inputs(data, engine))
             fits = _regress_targets(data, engine)
-            for place, target in zip(data.target_place, data.targets, strict=True):
-                if target.level.shape[1]:
-                    _test_target(inquiry, target, fits.get(target.factor.name), place, out)
+            varying = [k for k, target in enumerate(data.targets) if target.level.shape[1]]
+
+            def test(k: int) -> None:
+                target = data.targets[k]
+                _test_target(inquiry, target, fits.get(target.factor.name), data.target_place[k], out)
+
+            each(test, varying, threads=engine.lanes)
             if self.confounder:
                 _set_echoes_apart(data, out)
         for i, source in enumerate(variables.inputs):

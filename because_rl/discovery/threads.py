@@ -23,13 +23,13 @@ def cores() -> int:
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
-def each(function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
-    """`map` on all cores.
+def each(function: Callable[..., Any], *arguments: Sequence[Any], threads: int | None = None) -> list[Any]:
+    """`map` on all cores, or on so many threads.
 
     >>> each(lambda a, b: a + b, [1, 2], [10, 20])
     [11, 22]
     """
-    with one_blas_thread(), ThreadPoolExecutor(cores()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(threads or cores()) as pool:
         return list(pool.map(function, *arguments))
 
 

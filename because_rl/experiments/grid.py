@@ -20,6 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from because_rl.datasets.home import dataset_path, home
@@ -31,6 +32,7 @@ from because_rl.io import exclusive, sha256
 from because_rl.provenance import provenance
 
 MOST_SEEDS = 1000
+ONE_STEP_EPISODES = 50
 METHODS = ("because", "because-paper", "optimism", "linear", "full", "mopo", "td3bc")
 
 
@@ -148,7 +150,7 @@ def _hash(told: Mapping[str, Any]) -> str:
 
 CODE = (
     *("algorithms", "models", "planning", "discovery", "envs", "datasets"),
-    *("evaluation/rollout.py", "factors.py", "graph.py", "rng.py"),
+    *("evaluation/rollout.py", "evaluation/one_step.py", "factors.py", "graph.py", "rng.py"),
 )
 
 
@@ -255,7 +257,8 @@ class TrainAndEvaluate:
         if self.compile_cache is not None:
             share_programs(self.compile_cache)
         jax.clear_caches()  # the programs of the last job are of no use to this one
-        collected(Recipe(**{key: value for key, value in told["recipe"].items() if key != "format"}), self.root)
+        recipe = Recipe(**{key: value for key, value in told["recipe"].items() if key != "format"})
+        collected(recipe, self.root)
         run = self._run(job)
         trained = train(
             told["method"],
@@ -273,11 +276,23 @@ class TrainAndEvaluate:
         for key in missing:
             cell, begin = job.cells[key], time.monotonic()
             found = evaluate_agent(agent, known, cell["split"], cell["episodes"], cell["spurious"], self.processes)
+            found |= self._of_model(agent, recipe, cell["split"])
             spent = {"training": trained["seconds"], "evaluation": round(time.monotonic() - begin, 2)}
             where = provenance(device=jax.devices()[0].device_kind)
             yield key, found | common | {"seconds": spent, "provenance": where}
         if not self.keep_runs:
             shutil.rmtree(run)
+
+    def _of_model(self, agent: Any, recipe: Recipe, split: str) -> dict[str, Any]:
+        """What there is to say of the world model, where there is one."""
+        from because_rl.algorithms.planner_agent import PlannerAgent
+        from because_rl.evaluation.one_step import new_steps, one_step_error
+
+        if not isinstance(agent, PlannerAgent) or split not in SPLITS:
+            return {}
+        steps = new_steps(recipe, split, ONE_STEP_EPISODES, agent.factors)
+        figures = {name: np.asarray(values).tolist() for name, values in agent.figures.items()}
+        return {"one_step": one_step_error(agent, steps), "figures": figures}
 
     def tidy(self, jobs: Sequence[Job], folder: Path) -> None:
         """Remove the runs that a worker would have removed, had it not been killed after its last cell."""

@@ -42,7 +42,13 @@ class Wiring(NamedTuple):
 
 
 def wire(layout: Layout, weights: np.ndarray) -> Wiring:
-    return Wiring(jnp.asarray(layout.gates(weights)), jnp.asarray(layout.relabelling(weights)))
+    """Of M-bar: an edge that at least half of the batches keep is open, a weaker one fades, one of none is shut.
+
+    A batch has fewer rows than the data and misses some edges for that alone; a gate of .5 on two factors that
+    must meet would leave a quarter of what says so.
+    """
+    gates = np.minimum(1.0, 2.0 * layout.gates(weights))
+    return Wiring(jnp.asarray(gates), jnp.asarray(layout.relabelling(weights)))
 
 
 class Outputs(NamedTuple):
