@@ -86,6 +86,15 @@ def test_what_the_model_said_is_asked_once_and_a_surprise_is_planned_for():
     assert planner.act(EYE[[0]], EYE[[5]], 5) == 1
 
 
+def test_a_goal_that_no_model_foresaw_may_be_met():
+    def still(state, action):
+        return Successors(state, np.ones(len(state)), np.zeros(len(state)))
+
+    planner = ValueIteration(still, CORRIDOR, horizon=4)
+    planner.act(EYE[[0]], EYE[[5]], 4)
+    assert planner.act(EYE[[5]], EYE[[5]], 3).shape == (1,)
+
+
 def test_a_state_listed_too_late_is_explored_further_when_met_early():
     planner = ValueIteration(corridor, CORRIDOR, horizon=4)
     planner.act(EYE[[0]], EYE[[5]], 3)  # lists cells 0 to 3, and one step beyond 2

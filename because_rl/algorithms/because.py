@@ -135,7 +135,8 @@ class Because(Method):
         whitening = jax.jit(
             jax.vmap(lambda model: [whiten(f)[1] for f in jax.vmap(partial(model.represent, stats))(some)])
         )(world)
-        rank = jax.jit(jax.vmap(lambda model: effective_rank(stats, model, some)))(world)
+        held = data.rows(data.held_out)["next_state"][:4000]
+        rank = jax.jit(jax.vmap(lambda model, white: effective_rank(stats, model, white, held)))(world, whitening)
 
         # Uncertainty (line 11)
         energy = run.fit(
@@ -179,7 +180,9 @@ class Because(Method):
             price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
         )
         learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
-        return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism, {"rank of mu": np.asarray(rank)})
+        return PlannerAgent(
+            data, run.seeds, learned, parameters, planner, pessimism, {"least rank of mu": np.asarray(rank).min(1)}
+        )
 
     def _mask_of(self, data: Data) -> dict[str, Any]:
         """All that decides the mask."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from because_rl.models.bilinear import BilinearModel, DenseHead, Wiring, whiten
-from because_rl.models.likelihood import correct, decode, negative_log_likelihood, split
+from because_rl.models.bilinear import BilinearModel, DenseHead, Whitening, Wiring, whiten
+from because_rl.models.likelihood import correct, decode, negative_log_likelihood, per_target, split
 from because_rl.models.nets import MLP, SharedMLP
 from because_rl.models.noise import uniform
 from because_rl.models.statistics import Statistics
@@ -125,10 +126,19 @@ def evaluate(stats: Statistics, model: BilinearModel, wiring: Wiring, batch: Bat
     return {"nll": nll.mean(0), "right": right.mean(0)}
 
 
-def effective_rank(stats: Statistics, model: BilinearModel, states: Array) -> Array:
-    """exp of the entropy of the spectrum of E[mu mu^T], as a share of mu's width: 1 is no collapse at all."""
-    parts = jax.vmap(lambda s: model.represent(stats, s))(states)
-    mu = jnp.concatenate([whiten(part)[0].reshape(len(states), -1) for part in parts], axis=1)
-    values = jnp.maximum(jnp.linalg.eigvalsh(mu.T @ mu / len(states)), 1e-12)
-    share = values / values.sum()
-    return jnp.exp(-(share * jnp.log(share)).sum()) / mu.shape[1]
+def effective_rank(stats: Statistics, model: BilinearModel, whitening: Sequence[Whitening], states: Array) -> Array:
+    """(targets,) exp of the entropy of the spectrum of E[mu_j mu_j^T], as a share of mu_j's width: 1 is no collapse.
+
+    `whitening` was made on other states, so mu's variance is 1 in every direction that these share with them; what
+    it misses of that on average lowers the rank. Each factor counts for itself, since factors may repeat each other
+    (joints and hand) in a representation that has lost nothing.
+    """
+    parts = []
+    for features, white in zip(jax.vmap(lambda s: model.represent(stats, s))(states), whitening, strict=True):
+        mu = jax.vmap(lambda row, white=white: white(row))(features)
+        mu = mu - mu.mean(0)[None]
+        values = jnp.maximum(jnp.linalg.eigvalsh(jnp.einsum("bmk,bml->mkl", mu, mu) / len(mu)), 1e-12)
+        share = values / values.sum(1, keepdims=True)
+        entropy = -(share * jnp.log(share)).sum(1)
+        parts.append(jnp.exp(entropy) / values.shape[1] * jnp.minimum(values.mean(1), 1.0))
+    return per_target(model.layout, parts)

@@ -76,7 +76,8 @@ class ValueIteration:
     def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
         """The best action of each world with `left` steps to go, (n,) integers."""
         places = self._enter(state, goal)
-        if (self._deep[places] < left).any():
+        unsolved = places.max(initial=0) >= self._policy.shape[1]  # a goal reached that no model foresaw
+        if unsolved or (self._deep[places] < left).any():
             self.plan(state, goal, left)
             places = self._enter(state, goal)
         return self._policy[left - 1, places].astype(np.int64)
