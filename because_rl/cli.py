@@ -22,6 +22,7 @@ from because_rl.bench import bench
 from because_rl.console import Json, Output, Root, deliver, emit, make_table, progress_bar, stderr
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 from because_rl.errors import BecauseError
+from because_rl.own_data import factors, fit
 
 app = typer.Typer(
     help="Causal offline model-based RL: from logged trajectories to a causal graph and a cautious policy.",
@@ -71,15 +72,7 @@ def tasks(as_json: Json = False) -> None:
     emit(rows, as_json, make_table(title, shown, ("steps", "state", "action", "episodes", "behaviour")))
 
 
-@app.command(epilog="Example: because factors unlock")
-def factors(
-    world: Annotated[str, typer.Argument(help="lift, unlock or crash")],
-    spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
-    as_json: Json = False,
-) -> None:
-    """Print the factors of a world: the named variables of its state, action and goal."""
-    spec = world_class(world).make_factors(spurious)
-    emit(spec.to_dict(), as_json, make_table(f"Factors of {world}", spec.rows(), ("width",)))
+app.command("factors", epilog="Example: because factors log.hdf5 -o factors.yaml")(factors)
 
 
 @app.command(epilog="Example: because collect unlock-medium --episodes 50 --seed 1")
@@ -318,6 +311,9 @@ def train(
     ]
     title = f"{method} on {result['dataset']}: {result['seeds']} seeds, {result['seconds']} s, kept in {result['run']}"
     emit(result, as_json, make_table(title, rows, ("steps", "loss")))
+
+
+app.command("fit", epilog="Example: because fit log.hdf5 --factors factors.yaml -o fitted --seeds 3")(fit)
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -12,6 +12,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from because_rl.algorithms.agent import Method
 from because_rl.algorithms.because import ABLATIONS, WORLDS, Because, BecauseConfig
 from because_rl.algorithms.because import PAPER as BECAUSE_PAPER
+from because_rl.algorithms.ccil import CCIL, CCILConfig
+from because_rl.algorithms.ccil import PAPER as CCIL_PAPER
+from because_rl.algorithms.icil import ICIL, ICILConfig
+from because_rl.algorithms.icil import PAPER as ICIL_PAPER
 from because_rl.algorithms.mopo import MOPO, MOPOConfig
 from because_rl.algorithms.mopo import WORLDS as MOPO_WORLDS
 from because_rl.algorithms.td3bc import PAPER, TD3BC, TD3BCConfig
@@ -32,6 +36,8 @@ class Entry:
 METHODS: dict[str, Entry] = {
     **{name: Entry(Because, BecauseConfig, preset, WORLDS) for name, preset in ABLATIONS.items()},
     "because-paper": Entry(Because, BecauseConfig, worlds=BECAUSE_PAPER),
+    "ccil": Entry(CCIL, CCILConfig, worlds=CCIL_PAPER),
+    "icil": Entry(ICIL, ICILConfig, worlds=ICIL_PAPER),
     "mopo": Entry(MOPO, MOPOConfig, worlds=MOPO_WORLDS),
     "td3bc": Entry(TD3BC, TD3BCConfig, worlds=PAPER),
 }

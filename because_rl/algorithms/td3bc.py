@@ -29,9 +29,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from because_rl.algorithms.actor import ActorAgent, View, check_actions
 from because_rl.algorithms.agent import Agent, Data, Method
 from because_rl.algorithms.run import Run
-from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
@@ -73,19 +73,6 @@ class Nets(NamedTuple):
     """with a leading axis of two, as their slow copies"""
     slow_actor: Any
     slow_critics: Any
-
-
-class View:
-    """What networks see of one row: the standardised state and the goal in the same units."""
-
-    def __init__(self, factors: FactorSpec, stats: Statistics):
-        wanted = sorted(factors.goal, key=lambda goal: goal.start)
-        columns = [np.arange(factors.state_size)[factors[goal.of].slice] for goal in wanted]
-        of = np.concatenate([np.arange(factors.state_size), *columns])
-        self.mean, self.scale, self.size = stats.mean[of], stats.scale[of], len(of)
-
-    def __call__(self, state: Float[Array, " state"], goal: Float[Array, " goal"]) -> Array:
-        return (jnp.concatenate([state, goal]) - self.mean) / self.scale
 
 
 class Actions(Protocol):
@@ -235,35 +222,16 @@ class TD3BC(Method):
         stats = statistics(Layout(factors), data.state[keep], data.action[keep], data.next_state[keep])
         view, actions = View(factors, stats), make_actions(factors, stats)
         nets = run.fit(td3bc_stage(self.config, view, actions), data.rows(keep), ())
-        return ActorAgent(run.seeds, nets.actor, view, actions)
+
+        def choose(actor: MLP, state: Array, goal: Array, noise: Array) -> Array:
+            return actions.choose(actor, view(state, goal))
+
+        return ActorAgent(run.seeds, nets.actor, choose)
 
 
 def make_actions(factors: FactorSpec, stats: Statistics) -> Actions:
+    check_actions(factors)
     if factors.codes is not None:
         return Discrete(np.asarray(factors.codes))
-    for factor in factors.action:
-        if factor.type != "continuous":
-            raise BecauseError(
-                f"Action factor {factor.name!r} is {factor.type}, and the factor spec has no 'codes'.",
-                need="continuous action factors, or 'codes' with a row for each discrete action.",
-                fix="add 'codes' to the factor spec; see docs/factors.md.",
-            )
     size = factors.state_size
     return Continuous(stats.low[size:], stats.high[size:])
-
-
-class ActorAgent(Agent):
-    """Does what its actor says; nothing is drawn, nothing remembered."""
-
-    def __init__(self, seeds: tuple[int, ...], actors: MLP, view: View, actions: Actions):
-        def choose(actor: MLP, state: Array, goal: Array) -> Array:
-            return actions.choose(actor, view(state, goal))
-
-        self.seeds, self._actors = seeds, actors
-        self._act = jax.jit(jax.vmap(jax.vmap(choose, (None, 0, 0))))
-
-    def begin(self, worlds: int, seed: int) -> None:
-        pass
-
-    def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
-        return np.asarray(self._act(self._actors, jnp.asarray(state, jnp.float32), jnp.asarray(goal, jnp.float32)))

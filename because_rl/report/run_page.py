@@ -77,8 +77,9 @@ def write_page(
     metrics: Sequence[Mapping[str, Any]],
     success: Sequence[Mapping[str, Any]],
     provenance: str,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> Path:
-    """``index.html``, which needs nothing else, and the pictures in it as SVG and PNG."""
+    """``index.html``, which needs nothing else, and the pictures in it as SVG and PNG; `tables` by their titles."""
     pictures: dict[str, tuple[Figure, str]] = {}
     if success:
         pictures["success"] = (
@@ -97,17 +98,26 @@ def write_page(
         figure.savefig(drawn, format="svg")
         svg = drawn.getvalue()
         parts.append(f"<figure>{svg[svg.index('<svg') :]}<figcaption>{html.escape(caption)}</figcaption></figure>")
+    named = "".join(f"<h2>{html.escape(name)}</h2>{_table(rows)}" for name, rows in (tables or {}).items() if rows)
     table = "".join(
         f"<tr><td>{html.escape(row['policy'])}</td><td>{row['split']}</td><td>{row['success']:.3f}</td>"
         f"<td>[{row['low95']:.3f}, {row['high95']:.3f}]</td></tr>"
         for row in success
     )
     head = "<tr><th>policy</th><th>split</th><th>success</th><th>95%</th></tr>"
+    rates = f"<table>{head}{table}</table>" if success else ""
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>'
-        f"<h1>{html.escape(title)}</h1><table>{head}{table}</table>{''.join(parts)}"
+        f"<h1>{html.escape(title)}</h1>{rates}{named}{''.join(parts)}"
         f"<h2>Provenance</h2><pre>{html.escape(provenance)}</pre></body></html>"
     )
     write_text(folder / "index.html", page)
     return folder / "index.html"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Wide ones scroll by themselves, so that the page stays readable on a phone."""
+    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in rows)
+    return f'<div style="overflow-x: auto"><table><tr>{head}</tr>{body}</table></div>'
