@@ -11,7 +11,7 @@ every edge; `full` takes one mask of all the data instead of the weighted mean o
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -21,8 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
-from because_rl.algorithms.proposals import CLONE, each_seed, fit_proposals, law, worth
+from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, plan_in
 from because_rl.algorithms.run import Run
 from because_rl.discovery.discover import discover
 from because_rl.io import arrays_sha256
@@ -33,19 +32,11 @@ from because_rl.models.likelihood import decode
 from because_rl.models.objective import Weights, effective_rank, world_model_loss
 from because_rl.models.statistics import Statistics, statistics
 from because_rl.models.training import Stage
-from because_rl.planning.shooting import ShootingConfig
 
 
 @dataclass(frozen=True)
-class BecauseConfig:
-    hidden: int = 128
-    batch: int = 256
-    rate: float = 1e-3
-    world_steps: int = 6000
+class BecauseConfig(PlannedConfig):
     energy_steps: int = 1000
-    behaviour_steps: int = 2000
-    behaviour_hidden: int = 128
-    value_steps: int = 3000
     mask: Literal["discovered", "full"] = "discovered"
     test: str | None = None
     """independence test; None: by the factors' types"""
@@ -53,17 +44,8 @@ class BecauseConfig:
     """p-value below which an edge is kept; None: the test's own"""
     batches: int = 3
     """of trajectories, over which the mask is averaged (M-bar); 0: one mask of all the data"""
-    pessimism: float | None = None
-    """lambda; None: set by the held-out data (`planner_agent.price`)"""
-    price: float = 0.06
-    """what a trajectory like the held-out ones pays for uncertainty, as a share of the goal's reward"""
-    memory: float | None = None
-    """AR(1) coefficient of the proposals' noise; None: as in the data"""
-    discount: float = 0.99
-    expectile: float = 0.8
     weights: Weights = field(default_factory=Weights)
     energy: EnergyWeights = field(default_factory=EnergyWeights)
-    planner: ShootingConfig = field(default_factory=ShootingConfig)
 
 
 WORLDS: dict[str, dict[str, Any]] = {
@@ -155,34 +137,9 @@ class Because(Method):
 
         # Pessimistic planning (lines 12 to 18)
         parameters = {"world": world, "energy": energy, "wiring": wiring}
-        planner = c.planner
-        if data.factors.codes is None:
-            proposals = fit_proposals(
-                data,
-                run,
-                layout,
-                stats,
-                weights,
-                hidden=c.hidden,
-                batch=c.batch,
-                rate=c.rate,
-                behaviour_steps=c.behaviour_steps,
-                behaviour_hidden=c.behaviour_hidden,
-                value_steps=c.value_steps,
-                discount=c.discount,
-                expectile=c.expectile,
-            )
-            parameters |= proposals.parameters
-            memory = proposals.memory if c.memory is None else c.memory
-            planner = replace(planner, memory=memory, habit=proposals.habit)
         imagine, successor = partial(_imagine, layout, stats), partial(_successor, layout, stats)
-        pessimism = (
-            price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
-        )
-        learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
-        return PlannerAgent(
-            data, run.seeds, learned, parameters, planner, pessimism, {"least rank of mu": np.asarray(rank).min(1)}
-        )
+        figures = {"least rank of mu": np.asarray(rank).min(1)}
+        return plan_in(data, run, c, layout, stats, weights, parameters, imagine, successor, figures)
 
     def _mask_of(self, data: Data) -> dict[str, Any]:
         """All that decides the mask."""

@@ -14,7 +14,7 @@ elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -25,8 +25,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
-from because_rl.algorithms.proposals import CLONE, each_seed, fit_proposals, law, worth
+from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, plan_in
 from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
 from because_rl.models.layout import Layout
@@ -34,28 +33,13 @@ from because_rl.models.likelihood import decode
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.statistics import Statistics, statistics
 from because_rl.models.training import Batch, Stage
-from because_rl.planning.shooting import ShootingConfig
 
 
 @dataclass(frozen=True)
-class MOPOConfig:
+class MOPOConfig(PlannedConfig):
     members: int = 5
     penalty: Literal["disagreement", "max_sigma"] = "disagreement"
-    hidden: int = 128
-    batch: int = 256
-    rate: float = 1e-3
-    world_steps: int = 6000
-    behaviour_steps: int = 2000
-    behaviour_hidden: int = 128
-    value_steps: int = 3000
-    pessimism: float | None = None
-    """lambda; None: set by the held-out data, as for every model-based method"""
-    price: float = 0.06
-    """what a trajectory like the held-out ones pays for uncertainty, as a share of the goal's reward"""
-    discount: float = 0.99
-    expectile: float = 0.8
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
-    planner: ShootingConfig = field(default_factory=ShootingConfig)
 
 
 WORLDS: dict[str, dict[str, Any]] = {"unlock": {"hidden": 64, "batch": 128, "world_steps": 2500}, **CLONE}
@@ -113,39 +97,14 @@ class MOPO(Method):
             wiring,
         )
         parameters = {"ensemble": ensemble, "wiring": wiring, "usual": jnp.ones(seeds)}
-        planner = c.planner
-        if data.factors.codes is None:
-            proposals = fit_proposals(
-                data,
-                run,
-                layout,
-                stats,
-                everything,
-                hidden=c.hidden,
-                batch=c.batch,
-                rate=c.rate,
-                behaviour_steps=c.behaviour_steps,
-                behaviour_hidden=c.behaviour_hidden,
-                value_steps=c.value_steps,
-                discount=c.discount,
-                expectile=c.expectile,
-            )
-            parameters |= proposals.parameters
-            planner = replace(planner, memory=proposals.memory, habit=proposals.habit)
-
         held = data.rows(data.held_out)
         model = layout, c.penalty, stats
         usual = jax.jit(
             jax.vmap(lambda p: jax.vmap(lambda s, a: _predict(*model, p, s, a)[1])(held["state"], held["action"]))
         )
         parameters["usual"] = jnp.maximum(usual(parameters).mean(1), 1e-6)
-
-        imagine = partial(_imagine, *model)
-        pessimism = (
-            price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
-        )
-        learned = Learned(imagine, partial(_successor, *model), law(data, stats), worth(data, stats))
-        return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism)
+        imagine, successor = partial(_imagine, *model), partial(_successor, *model)
+        return plan_in(data, run, c, layout, stats, everything, parameters, imagine, successor)
 
 
 def _predict(

@@ -1,4 +1,5 @@
-"""What planning in continuous actions needs beside a model: where candidates come from, and what lies beyond the end.
+"""From a fitted model to an agent. In continuous actions planning needs more than a model: where candidates come
+from, and what lies beyond the end.
 
 Every model-based method fits the same two stages, the cloned action law of the data and a goal-conditioned
 value. Neither sees the state factors from which, by the method's own graph, no path leads to the goal.
@@ -6,6 +7,8 @@ value. Neither sees the state factors from which, by the method's own graph, no 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +18,7 @@ import numpy as np
 from jaxtyping import Array
 
 from because_rl.algorithms.agent import Data
+from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
 from because_rl.algorithms.run import Run
 from because_rl.factors import FactorSpec
 from because_rl.models.behaviour import Actions, Behaviour, Persistence, behaviour_loss, describe, draw, persistence
@@ -22,6 +26,30 @@ from because_rl.models.layout import Layout
 from because_rl.models.statistics import Statistics
 from because_rl.models.training import Stage
 from because_rl.models.value import Value, value_loss, value_of_goal
+from because_rl.planning.shooting import ShootingConfig
+
+
+@dataclass(frozen=True)
+class PlannedConfig:
+    """What every method that plans in a learned model can be told beside its model."""
+
+    hidden: int = 128
+    batch: int = 256
+    rate: float = 1e-3
+    world_steps: int = 6000
+    behaviour_steps: int = 2000
+    behaviour_hidden: int = 128
+    value_steps: int = 3000
+    pessimism: float | None = None
+    """lambda; None: set by the held-out data (`planner_agent.price`)"""
+    price: float = 0.06
+    """what a trajectory like the held-out ones pays for uncertainty, as a share of the goal's reward"""
+    memory: float | None = None
+    """AR(1) coefficient of the proposals' noise; None: as in the data"""
+    discount: float = 0.99
+    expectile: float = 0.8
+    planner: ShootingConfig = field(default_factory=ShootingConfig)
+
 
 CLONE: dict[str, dict[str, Any]] = {"lift": {"behaviour_steps": 6000, "behaviour_hidden": 256}}
 """By held-out likelihood: Lift's action law gains from width and steps, where Crash's, noisier, would be overfitted."""
@@ -38,21 +66,37 @@ class Proposals(NamedTuple):
     """chance, in the data, that a component of the action law is kept for another step"""
 
 
-def fit_proposals(
+def plan_in(
     data: Data,
     run: Run,
+    c: PlannedConfig,
     layout: Layout,
     stats: Statistics,
     weights: np.ndarray,
-    *,
-    hidden: int,
-    batch: int,
-    rate: float,
-    behaviour_steps: int,
-    behaviour_hidden: int,
-    value_steps: int,
-    discount: float,
-    expectile: float,
+    parameters: Mapping[str, Any],
+    imagine: Callable[[Any, Array, Array], tuple[Array, Array]],
+    successor: Callable[[Any, Array, Array], tuple[Array, Array, Array]],
+    figures: Mapping[str, np.ndarray] | None = None,
+) -> PlannerAgent:
+    """The agent that plans in a fitted model, which is what all model-based methods end in.
+
+    `weights`: the method's mask (inputs, targets). `imagine` and `successor` are the model's (`Learned`), functions of
+    the `parameters`, which have a leading axis of seeds.
+    """
+    parameters, planner = dict(parameters), c.planner
+    if data.factors.codes is None and data.factors.goal:
+        proposals = fit_proposals(data, run, c, layout, stats, weights)
+        parameters |= proposals.parameters
+        memory = proposals.memory if c.memory is None else c.memory
+        planner = replace(planner, memory=memory, habit=proposals.habit)
+    seeds = len(run.seeds)
+    pessimism = price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
+    learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
+    return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism, figures)
+
+
+def fit_proposals(
+    data: Data, run: Run, c: PlannedConfig, layout: Layout, stats: Statistics, weights: np.ndarray
 ) -> Proposals:
     """`weights`: the method's mask (inputs, targets)."""
     train, actions = data.rows(~data.held_out), describe(data.action)
@@ -60,28 +104,28 @@ def fit_proposals(
     behaviour = run.fit(
         Stage(
             "behaviour",
-            lambda key, fixed: Behaviour(data.factors, key, hidden=behaviour_hidden),
+            lambda key, fixed: Behaviour(data.factors, key, hidden=c.behaviour_hidden),
             partial(behaviour_loss, stats, actions),
-            behaviour_steps,
-            batch,
-            rate,
+            c.behaviour_steps,
+            c.batch,
+            c.rate,
         ),
         train,
         gate,
-        of={"hidden": behaviour_hidden},
+        of={"hidden": c.behaviour_hidden},
     )
     value = run.fit(
         Stage(
             "value",
-            lambda key, fixed: Value(data.factors, key, hidden=hidden),
-            partial(value_loss, data.factors, stats, discount, expectile),
-            value_steps,
-            batch,
-            rate,
+            lambda key, fixed: Value(data.factors, key, hidden=c.hidden),
+            partial(value_loss, data.factors, stats, c.discount, c.expectile),
+            c.value_steps,
+            c.batch,
+            c.rate,
         ),
         train,
         gate,
-        of={"hidden": hidden, "discount": discount, "expectile": expectile},
+        of={"hidden": c.hidden, "discount": c.discount, "expectile": c.expectile},
     )
     parameters = {"behaviour": behaviour, "value": value, "gate": gate}
     lasting = _persistence(data, stats, actions, behaviour, gate)
