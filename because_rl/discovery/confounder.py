@@ -16,12 +16,14 @@ Assumes: the effect of u_c on the next state is mostly a shift; several steps pe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from because_rl.discovery.engine import Budget, make_engine
+from because_rl.discovery.engine import Budget, Engine, Problem, make_engine
 from because_rl.discovery.margins import Prepared
+from because_rl.discovery.threads import each
 
 LEAST_SHARE = 0.4
 """Of the residual variance along a direction that is constant in episodes; less counts as approximation error."""
@@ -49,7 +51,7 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
         return _within(rows, starts[(starts >= fold.start) & (starts < fold.stop)] - fold.start)
 
     engine = make_engine(data.x, data.folds, budget, seed)
-    problems = [engine.problem(name, values, np.ones(data.x.shape[1])) for name, values in targets]
+    problems = _on_all_inputs(engine, targets)
     laws = [law._replace(ridge=CAUTION * law.ridge) for law in engine.learn(problems)]
     answers = engine.cross_fit(problems, laws, within)
     residuals = [p.target - guess for p, (_, guess) in zip(problems, answers, strict=True)]
@@ -59,12 +61,17 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
             return none
         x = np.hstack([data.x, found])
         engine = make_engine(x, data.folds, budget, seed)
-        problems = [engine.problem(name, values, np.ones(x.shape[1])) for name, values in targets]
+        problems = _on_all_inputs(engine, targets)
         answers = engine.cross_fit(problems, engine.learn(problems))
         x = np.hstack([data.x, np.zeros_like(found)])
         residuals = [p.target - engine.predict(fit, x) for p, (fit, _) in zip(problems, answers, strict=True)]
         found = leading(np.hstack(residuals), starts, most=MOST)
     return np.hstack([found[:, :1]] + [leading(r, starts, most=1) for r in residuals])
+
+
+def _on_all_inputs(engine: Engine, targets: Sequence[tuple[str, np.ndarray]]) -> list[Problem]:
+    keep = np.ones(engine.x.shape[1])
+    return each(lambda target: engine.problem(target[0], target[1], keep), targets)
 
 
 def _within(rows: np.ndarray, starts: np.ndarray) -> np.ndarray:

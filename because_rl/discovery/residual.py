@@ -127,18 +127,16 @@ def _regress_inputs(data: Prepared, engine: Engine) -> list[_Source]:
     keeps = np.ones((len(data.inputs), engine.x.shape[1]))
     for keep, columns in zip(keeps, data.columns, strict=True):
         keep[columns] = 0
-    problems = [
-        engine.problem(f"input {factor.name}", engine.x[:, columns], keep)
-        for factor, columns, keep in zip(data.inputs, data.columns, keeps, strict=True)
-    ]
+    names = [f"input {factor.name}" for factor in data.inputs]
+    problems = each(engine.problem, names, [engine.x[:, columns] for columns in data.columns], list(keeps))
     laws = engine.learn(problems)
-    out = []
-    for columns, problem, law, (_, guess) in zip(
-        data.columns, problems, laws, engine.cross_fit(problems, laws), strict=True
-    ):
+
+    def source(columns: np.ndarray, problem: Problem, law: Law, fitted: tuple[Fit, np.ndarray]) -> _Source:
+        guess = fitted[1]
         basis = Basis(engine.x, problem.keep, guess)
-        out.append(_Source(columns, problem.keep, law, basis, basis.remove(problem.target - guess), guess))
-    return out
+        return _Source(columns, problem.keep, law, basis, basis.remove(problem.target - guess), guess)
+
+    return each(source, data.columns, problems, laws, engine.cross_fit(problems, laws))
 
 
 class _Inquiry(NamedTuple):
@@ -162,7 +160,7 @@ class _Whole(NamedTuple):
 def _regress_targets(data: Prepared, engine: Engine) -> dict[str, _Whole]:
     keep = np.ones(engine.x.shape[1])
     targets = [target for target in data.targets if target.moves.shape[1]]
-    problems = [engine.problem(f"target {t.factor.name}", t.moves, keep) for t in targets]
+    problems = each(lambda t: engine.problem(f"target {t.factor.name}", t.moves, keep), targets)
     laws = engine.learn(problems)
     fits = engine.cross_fit(problems, laws)
     return {t.factor.name: _Whole(p, w, *f) for t, p, w, f in zip(targets, problems, laws, fits, strict=True)}
