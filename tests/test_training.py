@@ -320,7 +320,7 @@ def test_a_loaded_agent_acts_as_the_trained_one_and_trains_nothing(home, monkeyp
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"overrides": SMALL | {"alpha": 0.5}}, r"config.alpha is 2.5 there and 0.5 now"),
+        ({"overrides": SMALL | {"alpha": 0.5}}, r"config.alpha is 0.3 there and 0.5 now"),
         ({"dataset": OTHER}, "data_sha256 is .*dataset is"),
         ({"seeds": range(3)}, r"seeds is \[0, 1\] there and \[0, 1, 2\] now"),
         ({"chunk": 10}, "chunk is 20"),

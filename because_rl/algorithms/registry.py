@@ -18,7 +18,7 @@ from because_rl.algorithms.icil import ICIL, ICILConfig
 from because_rl.algorithms.icil import PAPER as ICIL_PAPER
 from because_rl.algorithms.mopo import MOPO, MOPOConfig
 from because_rl.algorithms.mopo import WORLDS as MOPO_WORLDS
-from because_rl.algorithms.td3bc import PAPER, TD3BC, TD3BCConfig
+from because_rl.algorithms.td3bc import TD3BC, TUNED, TD3BCConfig
 from because_rl.errors import BecauseError
 
 
@@ -39,7 +39,7 @@ METHODS: dict[str, Entry] = {
     "ccil": Entry(CCIL, CCILConfig, worlds=CCIL_PAPER),
     "icil": Entry(ICIL, ICILConfig, worlds=ICIL_PAPER),
     "mopo": Entry(MOPO, MOPOConfig, worlds=MOPO_WORLDS),
-    "td3bc": Entry(TD3BC, TD3BCConfig, worlds=PAPER),
+    "td3bc": Entry(TD3BC, TD3BCConfig, worlds=TUNED),
 }
 
 

@@ -65,6 +65,10 @@ PAPER: Mapping[str, Mapping[str, Any]] = {
     "crash": {"hidden": 128, "critic_rate": 3e-4, "actor_rate": 1e-4, "tau": 0.0001, "alpha": 2.5},
 }
 """The hyper-parameters of the BECAUSE paper's table, by world."""
+TUNED: Mapping[str, Mapping[str, Any]] = {
+    world: {**PAPER[world], "alpha": alpha} for world, alpha in (("lift", 1.0), ("unlock", 0.3), ("crash", 0.3))
+}
+"""With alpha as our trials chose it (docs/decisions.md): here the table's own is too greedy."""
 
 
 class Nets(NamedTuple):
