@@ -25,6 +25,7 @@ from because_rl.datasets.load import Transitions, load
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.evaluation.rollout import evaluate, summarise
+from because_rl.experiments.tensorboard import write_events
 from because_rl.factors import FactorSpec
 from because_rl.io import arrays_sha256, exclusive, read_json, sweep, write_json, write_text
 from because_rl.provenance import provenance
@@ -93,6 +94,7 @@ def train(
         sweep(folder)
         made.fit(data, run)
         _write_metrics(folder, run.history)
+        write_events(folder, run.history, run.seeds)
         if not known["finished"]:
             write_json(folder / RUN, known | {"finished": sorted(file.name for file in folder.glob("*.npz"))})
     return {
