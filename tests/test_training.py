@@ -203,6 +203,13 @@ def test_other_shapes_and_other_seeds_are_refused(tmp_path):
             Run(seeds)
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_stage_may_be_short(steps):
+    run = Run([0, 1])
+    run.fit(line_stage(steps), line_data(), fixed(2))
+    assert len(run.history["line"].get("step", ())) == min(steps, 1)
+
+
 def test_what_is_remembered_is_computed_once(tmp_path):
     for compute in (lambda: {"a": np.arange(3)}, None):
         np.testing.assert_array_equal(Run([0], tmp_path).remember("mask", compute)["a"], np.arange(3))

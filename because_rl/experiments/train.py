@@ -259,7 +259,7 @@ def _write_metrics(folder: Path, history: Mapping[str, Mapping[str, np.ndarray]]
     """One line per stage and chunk; a metric has one number per seed."""
     lines = []
     for stage, metrics in history.items():
-        for chunk, step in enumerate(metrics["step"][:, 0]):
+        for chunk, step in enumerate(metrics["step"][:, 0] if metrics else ()):  # no steps, no metrics
             each = {name: _numbers(values[chunk]) for name, values in metrics.items() if name != "step"}
             lines.append(json.dumps({"stage": stage, "step": int(step)} | each, allow_nan=False))
     write_text(folder / METRICS, "".join(line + "\n" for line in lines))

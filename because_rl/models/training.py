@@ -50,7 +50,7 @@ class Stage:
         if self.rule is not None:
             return self.rule
         warm = min(200, self.steps // 10 + 1)
-        schedule = optax.warmup_cosine_decay_schedule(0.1 * self.rate, self.rate, warm, self.steps)
+        schedule = optax.warmup_cosine_decay_schedule(0.1 * self.rate, self.rate, warm, max(self.steps, warm + 1))
         rule = optax.chain(optax.clip_by_global_norm(10.0), optax.adamw(schedule, weight_decay=self.decay))
         return optax.flatten(rule)
 
