@@ -14,8 +14,16 @@ from because_rl.algorithms.because import ABLATIONS, WORLDS, Because, BecauseCon
 from because_rl.algorithms.because import PAPER as BECAUSE_PAPER
 from because_rl.algorithms.ccil import CCIL, CCILConfig
 from because_rl.algorithms.ccil import PAPER as CCIL_PAPER
+from because_rl.algorithms.cdl import CDL, CDLConfig
+from because_rl.algorithms.cdl import PAPER as CDL_PAPER
+from because_rl.algorithms.delphic import PAPER as DELPHIC_PAPER
+from because_rl.algorithms.delphic import Delphic, DelphicConfig
+from because_rl.algorithms.gnn import GNN, GNNConfig
+from because_rl.algorithms.gnn import PAPER as GNN_PAPER
 from because_rl.algorithms.icil import ICIL, ICILConfig
 from because_rl.algorithms.icil import PAPER as ICIL_PAPER
+from because_rl.algorithms.mnm import PAPER as MNM_PAPER
+from because_rl.algorithms.mnm import MnM, MnMConfig
 from because_rl.algorithms.mopo import MOPO, MOPOConfig
 from because_rl.algorithms.mopo import WORLDS as MOPO_WORLDS
 from because_rl.algorithms.td3bc import TD3BC, TUNED, TD3BCConfig
@@ -37,7 +45,11 @@ METHODS: dict[str, Entry] = {
     **{name: Entry(Because, BecauseConfig, preset, WORLDS) for name, preset in ABLATIONS.items()},
     "because-paper": Entry(Because, BecauseConfig, worlds=BECAUSE_PAPER),
     "ccil": Entry(CCIL, CCILConfig, worlds=CCIL_PAPER),
+    "cdl": Entry(CDL, CDLConfig, worlds=CDL_PAPER),
+    "delphic": Entry(Delphic, DelphicConfig, worlds=DELPHIC_PAPER),
+    "gnn": Entry(GNN, GNNConfig, worlds=GNN_PAPER),
     "icil": Entry(ICIL, ICILConfig, worlds=ICIL_PAPER),
+    "mnm": Entry(MnM, MnMConfig, worlds=MNM_PAPER),
     "mopo": Entry(MOPO, MOPOConfig, worlds=MOPO_WORLDS),
     "td3bc": Entry(TD3BC, TD3BCConfig, worlds=TUNED),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,7 @@ def world_model_loss(
         "deviation": sum((net.deviation() for net in _shared(model)), jnp.zeros(())),
         "norm_phi": sum((spectral_norms(head) for head in model.heads), jnp.zeros(())),
         "norm_mu": sum((spectral_norms(net) for net in model.mu), jnp.zeros(())),
-        "background": _background(weights, stats, model, wiring, batch, key),
+        "background": background(weights, stats, model, wiring, batch, key),
     }
     total = (
         terms["nll"]
@@ -78,14 +79,12 @@ def spectral_norms(module: object) -> Array:
     return sum(((w**2).sum() for net in nets for w in net.weights), jnp.zeros(()))
 
 
-def _background(
-    weights: Weights, stats: Statistics, model: BilinearModel, wiring: Wiring, batch: Batch, key: Array
-) -> Array:
+def background(weights: Weights, stats: Statistics, model: Any, wiring: Any, batch: Batch, key: Array) -> Array:
     """Events are rare, sharp, and seen in few places; a planner looks for the places where they are imagined.
 
     So binary factors that the goal is about are also trained on rows drawn evenly from a box around the data,
     columns independent of each other: there, they keep their value. Half of the rows keep some columns of a real
-    row, and so lie closer to the data.
+    row, and so lie closer to the data. `model` is any that is called like BilinearModel.
     """
     layout = model.layout
     events = tuple(

@@ -1,0 +1,222 @@
+"""MnM (Eysenbach, Khazatsky, Levine and Salakhutdinov 2022, "Mismatched No More"): model and policy climb one bound.
+
+The log of the expected return is at least what the policy pi earns in *any* model q of the true dynamics p, if it is
+paid the augmented reward
+
+    r~(s, a, s') = (1 - gamma) log max(r, floor) + log p(s'|s, a) / q(s'|s, a).
+
+Rewards of goals are 0 or 1, so their log needs the floor. A discriminator C of logged from imagined transitions has
+the log-ratio as its log-odds, d(s, a, s') = log C / (1 - C). pi goes where r~ promises much: to the goal, through
+transitions that look real. q climbs the same bound: it imagines what passes for real and what is worth something,
+
+    L_C = -E_data log C(s, a, s') - E_q log(1 - C(s, a, s'))
+    L_q = nll + joint * E_{s' ~ q} [ -d(s, a, s') - gamma log max(V(s', g), floor) ].
+
+*Policy*. All methods that have a model plan in it, by the same planner, in place of the original's actor-critic. As
+log max(r, floor) / |log floor| = r - 1 for r in {0, 1}, the augmented reward in units of |log floor| is r less
+
+    penalty = min(1, max(0, -d(s, a, s')) / |log floor|)    in [0, 1],
+
+up to constants and the weight lambda between the two, which the bound would have at 1 / (1 - gamma) and which here is
+set as for all methods (`PlannedConfig.pessimism`). Three things are lost by that. Transitions that look *too* real
+(d > 0) earn nothing: offline, nobody would find out whether they deserved it. A log-ratio below log floor is as bad as
+the floor. And the planner asks for d of the likeliest next state, where the bound has its mean over q.
+
+*Offline*: C and q see the logged (s, a) only; the original also collects, with the policy that its errors attract. So
+off the data d is an extrapolation. The likelihood anchors q, which a GAN alone on a few thousand transitions would not
+fit; `joint` = 1 beside no likelihood would be the original. *Goal-conditioned*: V is the goal-conditioned value of
+`models.value`, fitted beside q on the data; it is the expected return itself, so its log needs no Jensen's inequality.
+*Vector states*: q has the factors, encoders by kind and likelihoods that all models have; what it imagines is drawn
+from them so that it can be differentiated (`actor`). C sees the row as they do, and the change. *One descent*: q, C
+and V move in the same step, each with the others as they were before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import log
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from because_rl.algorithms.actor import EDGE, coin, one_of
+from because_rl.algorithms.agent import Agent, Data, Method
+from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, plan_in
+from because_rl.algorithms.run import Run
+from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, dense, dense_size, wire
+from because_rl.models.layout import Layout
+from because_rl.models.likelihood import decode, join, split
+from because_rl.models.nets import MLP
+from because_rl.models.noise import normal, uniform
+from because_rl.models.objective import Weights, world_model_loss
+from because_rl.models.statistics import Statistics, statistics
+from because_rl.models.training import Batch, Stage
+from because_rl.models.value import Value, value_loss, value_of_goal
+
+PLACES = 16
+
+
+@dataclass(frozen=True)
+class MnMConfig(PlannedConfig):
+    joint: float = 0.1
+    """of the bound beside the likelihood, in the model's loss"""
+    floor: float = 0.01
+    """least reward"""
+    discriminator_rate: float = 1e-3
+    discriminator_clip: float = 0.25
+    """norm to which its gradient is clipped"""
+    weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
+
+
+PAPER: dict[str, dict[str, Any]] = {
+    world: {"hidden": hidden, "discriminator_rate": rate, "discriminator_clip": 0.25, **more, **CLONE.get(world, {})}
+    for world, hidden, rate, more in (
+        ("lift", 256, 1e-4, {}),
+        ("unlock", 64, 1e-3, {"batch": 128, "world_steps": 2500}),
+        ("crash", 128, 1e-4, {}),
+    )
+}
+"""The hyper-parameters of the BECAUSE paper's table, by world; for Unlock the steps that all models get there."""
+
+
+class Discriminator(eqx.Module):
+    """d(s, a, s'): the log-odds that a transition was logged rather than imagined."""
+
+    embed: dict[str, Array]
+    net: MLP
+
+    def __init__(self, layout: Layout, key: PRNGKeyArray, hidden: int):
+        k1, k2 = jax.random.split(key)
+        keys = jax.random.split(k2, max(1, len(layout.slot_kinds)))
+        self.embed = {
+            kind: normal(k, (layout.inputs[of[0]].width, PLACES)) / PLACES**0.5
+            for k, (kind, of) in zip(keys, layout.slot_kinds.items(), strict=False)
+        }
+        size = dense_size(layout, PLACES) + layout.factors.state_size
+        self.net = MLP((size, hidden, hidden, 1), k1, last=0.1)
+
+    def __call__(self, layout: Layout, stats: Statistics, state: Array, action: Array, after: Array) -> Array:
+        x = jnp.concatenate([state, action])
+        row = dense(layout, stats, x, (x - stats.mean) / stats.scale, jnp.ones_like(x), self.embed)
+        continuous = np.zeros(len(state), bool)
+        for factor in layout.factors.state:
+            continuous[factor.slice] = factor.type == "continuous"
+        # A discrete column that never changed in the data has no spread to measure its changes by.
+        change = (after - state) / jnp.where(continuous, stats.change, 1.0)
+        return self.net(jnp.concatenate([row, change]))[0]
+
+
+class Nets(NamedTuple):
+    model: Any
+    discriminator: Any
+    value: Any
+
+
+def noise_size(layout: Layout) -> int:
+    """How many uniform numbers a next state takes."""
+    return sum(len(f.members) * (f.width + (f.optional and f.type == "categorical")) for f in layout.families)
+
+
+def draw(
+    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, noise: Float[Array, " noise"]
+) -> Float[Array, " state"]:
+    """A next state of the model, differentiable in its outputs."""
+    parts, used = [], 0
+    for family, out in zip(layout.families, outputs, strict=True):
+        value = out.value.mean(1) if out.value.ndim == 3 else out.value  # the mean vote on an event
+        u = noise[used : used + value.size].reshape(value.shape)
+        used += value.size
+        if family.type == "continuous":
+            whim = jnp.exp(out.spread) * jax.scipy.special.ndtri(jnp.clip(u, EDGE, 1.0 - EDGE))
+            parts.append(split(layout, family, state) + (value + whim) * split(layout, family, stats.change))
+        elif family.type == "categorical":
+            parts.append(jax.vmap(one_of)(value, u)[:, : family.width])
+        else:
+            parts.append(coin(value, u))
+    return join(layout, parts)
+
+
+def mnm_loss(
+    c: MnMConfig, layout: Layout, stats: Statistics, nets: Nets, wiring: Wiring, batch: Batch, key: PRNGKeyArray
+) -> tuple[Array, dict[str, Array]]:
+    still, factors = jax.lax.stop_gradient, layout.factors
+    k1, k2, k3 = jax.random.split(key, 3)
+    fit, terms = world_model_loss(c.weights, stats, nets.model, wiring, batch, k1)
+
+    def imagine(state: Array, action: Array, noise: Array) -> Array:
+        return draw(layout, stats, nets.model(stats, wiring, jnp.concatenate([state, action])), state, noise)
+
+    def judge(discriminator: Discriminator, after: Array) -> Array:
+        return jax.vmap(partial(discriminator, layout, stats))(batch["state"], batch["action"], after)
+
+    after = jax.vmap(imagine)(batch["state"], batch["action"], uniform(k2, (len(batch["state"]), noise_size(layout))))
+
+    # The bound, as the model climbs it.
+    everything = jnp.ones(factors.state_size)
+    worth = jax.vmap(partial(value_of_goal, factors, stats, still(nets.value), everything))(after, batch["goal"])
+    realism = judge(still(nets.discriminator), after).mean()
+    hope = c.discount * jnp.log(jnp.maximum(worth, c.floor)).mean()
+
+    # Those who judge the model: no gradient of theirs reaches it.
+    real, fake = judge(nets.discriminator, batch["next_state"]), judge(nets.discriminator, still(after))
+    told_apart = jax.nn.softplus(-real).mean() + jax.nn.softplus(fake).mean()
+    value, _ = value_loss(factors, stats, c.discount, c.expectile, nets.value, everything, batch, k3)
+    more = {"realism": realism, "hope": hope, "discriminator": told_apart, "value": value}
+    return fit - c.joint * (realism + hope) + told_apart + value, {"nll": terms["nll"]} | more
+
+
+def mnm_stage(c: MnMConfig, layout: Layout, stats: Statistics) -> Stage:
+    def init(key: PRNGKeyArray, fixed: Any) -> Nets:
+        k1, k2, k3 = jax.random.split(key, 3)
+        model = BilinearModel(layout, k1, hidden=c.hidden)
+        return Nets(model, Discriminator(layout, k2, c.hidden), Value(layout.factors, k3, hidden=c.hidden))
+
+    stage = Stage("mnm", init, partial(mnm_loss, c, layout, stats), c.world_steps, c.batch, c.rate)
+    judge = optax.chain(optax.clip_by_global_norm(c.discriminator_clip), optax.adam(c.discriminator_rate))
+    rules = {"plain": stage.optimiser(), "judge": optax.flatten(judge)}
+    return replace(stage, rule=optax.partition(rules, Nets("plain", "judge", "plain")))
+
+
+class MnM(Method):
+    name = "mnm"
+
+    def __init__(self, config: MnMConfig | None = None):
+        self.config = config or MnMConfig()
+
+    def fit(self, data: Data, run: Run) -> Agent:
+        c, layout = self.config, Layout(data.factors)
+        stats = statistics(layout, data.state, data.action, data.next_state)
+        everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
+        wiring = each_seed(wire(layout, everything), len(run.seeds))
+        nets = run.fit(mnm_stage(c, layout, stats), data.rows(~data.held_out), wiring)
+        parameters = {"model": nets.model, "discriminator": nets.discriminator, "wiring": wiring}
+        imagine, successor = partial(_imagine, layout, c.floor, stats), partial(_successor, layout, c.floor, stats)
+        return plan_in(data, run, c, layout, stats, everything, parameters, imagine, successor)
+
+
+def penalty(floor: float, ratio: Array) -> Array:
+    """Of a log-ratio: 0 where a transition looks real, 1 where it is no better than the least reward."""
+    return jnp.clip(ratio / log(floor), 0.0, 1.0)
+
+
+def _imagine(
+    layout: Layout, floor: float, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[Array, Array]:
+    outputs = p["model"](stats, p["wiring"], jnp.concatenate([state, action]))
+    likeliest = decode(layout, stats, outputs, state, hard=True).state
+    ratio = p["discriminator"](layout, stats, state, action, likeliest)
+    return decode(layout, stats, outputs, state, hard=False).state, penalty(floor, ratio)
+
+
+def _successor(
+    layout: Layout, floor: float, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[Array, Array, Array]:
+    outputs = p["model"](stats, p["wiring"], jnp.concatenate([state, action]))
+    guess = decode(layout, stats, outputs, state, hard=True)
+    return guess.state, guess.log_p, penalty(floor, p["discriminator"](layout, stats, state, action, guess.state))
