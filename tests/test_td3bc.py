@@ -1,14 +1,16 @@
 """TD3+BC: its equations against plain NumPy, and better than the behaviour on lines one can see through."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from because_rl.algorithms.agent import Data
-from because_rl.algorithms.registry import make_method
+from because_rl.algorithms.registry import configure, make_method
 from because_rl.algorithms.run import Run
-from because_rl.algorithms.td3bc import Nets, TD3BCConfig, View, make_actions, td3bc_stage
+from because_rl.algorithms.td3bc import PAPER, TUNED, Nets, TD3BCConfig, View, make_actions, td3bc_stage
 from because_rl.errors import BecauseError
 from because_rl.factors import Factor, FactorSpec, GoalFactor, pack
 from because_rl.models.layout import Layout
@@ -212,7 +214,8 @@ def test_the_papers_table():
         ("unlock", 64, 3e-3, 1e-3, 0.001, 2.5),
         ("crash", 128, 3e-4, 1e-4, 0.0001, 2.5),
     ):
-        c = make_method("td3bc", world=world).config
+        c = configure(TD3BCConfig(), PAPER[world])
+        assert make_method("td3bc", world=world).config == replace(c, alpha=TUNED[world]["alpha"])
         assert (c.hidden, c.critic_rate, c.actor_rate, c.tau, c.alpha) == (hidden, critic, actor, tau, alpha)
         assert (c.discount, c.noise) == (0.99, 0.2)
 

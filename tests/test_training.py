@@ -476,4 +476,5 @@ def test_killed_at_random_many_times_and_resumed_is_the_same_to_the_bit(home, tm
     assert told.split() == [str(KILLS), "0"]
     for name in ("td3bc.npz", "metrics.jsonl"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
-    assert {file.name for file in (tmp_path / "killed").iterdir()} == {"run.json", "metrics.jsonl", "td3bc.npz"}
+    kept = {"run.json", "metrics.jsonl", "td3bc.npz", "events.out.tfevents.0.because"}
+    assert {file.name for file in (tmp_path / "killed").iterdir()} == kept
