@@ -7,22 +7,30 @@ on success, 2 for bad input, 130 when interrupted.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from because_rl.bench import bench
-from because_rl.console import Json, Output, Root, deliver, emit, make_table, progress_bar, stderr
+from because_rl.console import (
+    Json,
+    Output,
+    Root,
+    deliver,
+    emit,
+    make_table,
+    progress_bar,
+    setting,
+    stderr,
+    training_bar,
+)
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 from because_rl.errors import BecauseError
 from because_rl.own_data import factors, fit
+from because_rl.sweeps import compare, sweep
 
 app = typer.Typer(
     help="Causal offline model-based RL: from logged trajectories to a causal graph and a cautious policy.",
@@ -260,22 +268,6 @@ def _edge(text: str) -> tuple[str, str]:
     return source.strip(), target.strip()
 
 
-@contextlib.contextmanager
-def training_bar(label: str) -> Iterator[Any]:
-    """Yields report(stage, done, total, metrics): a line for each stage with its loss and time to go, on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
-    loss = TextColumn("loss {task.fields[loss]}")
-    with Progress(*columns, loss, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
-        lines: dict[str, Any] = {}
-
-        def report(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
-            if stage not in lines:
-                lines[stage] = bar.add_task(f"{label}: {stage}", total=total, loss="-")
-            bar.update(lines[stage], completed=done, loss=f"{metrics['loss']:.4g}")
-
-        yield report
-
-
 @app.command(epilog="Example: because train because --data unlock-medium --seeds 10 --set batches=0")
 def train(
     method: Annotated[str, typer.Argument(help="The method to train: because, optimism, linear, full, mopo or td3bc.")],
@@ -296,7 +288,7 @@ def train(
     """Train a method on a dataset, several seeds at once. Stopped at any moment, --resume loses one chunk at most."""
     from because_rl.experiments.train import train as run
 
-    overrides = dict(_setting(text) for text in settings or ())
+    overrides = dict(setting(text) for text in settings or ())
     try:
         with training_bar(f"{method} on {data}") as report:
             result = run(
@@ -308,19 +300,13 @@ def train(
     rows = [
         {"stage": stage, "steps": int(metrics["step"]), "loss": f"{metrics['loss']:.4g}"}
         for stage, metrics in result["stages"].items()
+        if metrics  # none without steps
     ]
     title = f"{method} on {result['dataset']}: {result['seeds']} seeds, {result['seconds']} s, kept in {result['run']}"
     emit(result, as_json, make_table(title, rows, ("steps", "loss")))
 
 
 app.command("fit", epilog="Example: because fit log.hdf5 --factors factors.yaml -o fitted --seeds 3")(fit)
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise BecauseError(f"Got the setting {text!r}.", need="name=value.", fix="for example --set alpha=1.5.")
-    return key.strip(), value.strip()
 
 
 @app.command("evaluate", epilog="Example: because evaluate runs/td3bc-unlock-medium --split O --episodes 100 --json")
@@ -389,115 +375,10 @@ def oracle_command(
     deliver(result, output, as_json, make_table("Oracle planner", rows, tuple(rows[0])[2:]))
 
 
-@contextlib.contextmanager
-def sweep_bar(label: str) -> Iterator[Any]:
-    """Yields report(status): cells done and time to go, jobs running and failed; drawn on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("cells"))
-    state = TextColumn("{task.fields[running]} running, {task.fields[failed]} failed")
-    with Progress(*columns, state, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
-        lines: list[Any] = []
-
-        def report(status: Any) -> None:
-            fields = {"running": len(status.running), "failed": status.failed}
-            if not lines:  # what an earlier run has done tells nothing of this one's speed
-                lines.append(bar.add_task(label, total=status.total, completed=status.done, **fields))
-            bar.update(lines[0], completed=status.done, **fields)
-
-        yield report
-
-
-@app.command("sweep", epilog="Example: because sweep paper --methods because,mopo --worlds unlock -o results/unlock")
-def sweep_command(
-    spec: Annotated[str, typer.Argument(help="A grid in YAML, or 'paper': 18 tasks, 7 methods.")],
-    methods: Annotated[str | None, typer.Option(help="Only these, with commas between them.")] = None,
-    worlds: Annotated[str | None, typer.Option(help="Only these.")] = None,
-    policies: Annotated[str | None, typer.Option(help="Only these: random, medium, expert.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... [10].")] = None,
-    episodes: Annotated[int | None, typer.Option(help="Of evaluation, per seed and split [100].")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="'hidden=64' for all methods, 'mopo:members=3' for one.")
-    ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = Path("results"),
-    work: Annotated[Path | None, typer.Option(help="Folder of the runs while they last [under the root].")] = None,
-    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once they are evaluated.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes that share the work; 0: this one.")] = 1,
-    compile_cache: Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
-    root: Root = None,
-    as_json: Json = False,
-) -> None:
-    """Train and evaluate a whole grid, each cell once. Stopped at any moment, the same command goes on."""
-    from because_rl.experiments import grid as grids
-    from because_rl.experiments.compare import write_table
-    from because_rl.experiments.sweep import failures, left, sweep
-
-    listed = {name: text.split(",") for name, text in (("worlds", worlds), ("policies", policies)) if text}
-    numbers = {name: n for name, n in (("seeds", seeds), ("episodes", episodes)) if n is not None}
-    grid = grids.read_grid(spec, listed | numbers)
-    grid = grids.choose(grid, methods.split(",") if methods else (), dict(_setting(text) for text in settings or ()))
-    jobs = grids.jobs(grid)
-    if dry_run:
-        failed = {told["job"] for told in failures(jobs, output)}
-        todo = {job.key for job in left(jobs, output)} | (failed if retry_failed else set())
-        rows = [
-            {"job": job.key, "cells": len(job.cells)}
-            | {"state": "to run" if job.key in todo else "failed" if job.key in failed else "finished"}
-            for job in jobs
-        ]
-        return emit(rows, as_json, make_table(f"{len(todo)} of {len(jobs)} jobs to run", rows, ("cells",)))
-    each = max(1, (os.cpu_count() or 1) // max(workers, 1))
-    compute = grids.TrainAndEvaluate(root, work, keep_runs, compile_cache, each)
-    try:
-        with sweep_bar(Path(spec).stem) as report:
-            sweep(jobs, compute, output, workers=workers, retry_failed=retry_failed, report=report)
-        compute.tidy(jobs, output)
-    except KeyboardInterrupt:
-        stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
-        raise typer.Exit(130) from None
-    found, lost = write_table(jobs, output), failures(jobs, output)
-    rows = [
-        {"method": r["method"], "task": r["task"], "seeds": len(r["seeds"]), "success": f"{r['success']:.3f}"}
-        | {"95%": f"[{r['low95']:.3f}, {r['high95']:.3f}]", "steps": "-" if r["steps"] is None else f"{r['steps']:.1f}"}
-        for r in found
-    ]
-    table = make_table(f"Written to {output / 'table.json'}", rows, ("seeds", "success", "95%", "steps"))
-    emit({"results": str(output), "rows": found, "failed": lost}, as_json, table)
-    for told in lost:
-        print(f"because: {told['job']} failed: {told['reason']}", file=sys.stderr)
-    if lost:
-        raise typer.Exit(1)
-
-
-@app.command("compare", epilog="Example: because compare results/unlock:because results/unlock:mopo")
-def compare_command(
-    a: Annotated[
-        str, typer.Argument(help="Results: a sweep's folder or table, a run, an evaluation; ':METHOD' of many.")
-    ],
-    b: Annotated[str, typer.Argument(help="What to compare with.")],
-    two_sided: Annotated[bool, typer.Option("--two-sided", help="Ask for any difference, not whether A > B.")] = False,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """Is A better than B? Task by task, with tests over seeds and over scenes, adjusted for their number (Holm)."""
-    from because_rl.experiments.compare import compare, read_results
-
-    result = {"a": a, "b": b} | compare(read_results(a), read_results(b), "two-sided" if two_sided else "greater")
-    shown = (("p", "p"), ("Holm", "p_holm"), ("p by scene", "paired_p"), ("its Holm", "paired_p_holm"))
-    rows = [
-        {"task": r["task"], "A": f"{r['a']:.3f}", "B": f"{r['b']:.3f}", "A - B": f"{r['difference']:+.3f}"}
-        | {"95%": "-" if r["p"] is None else f"[{r['low95']:+.3f}, {r['high95']:+.3f}]"}
-        | {title: "-" if r[name] is None else f"{r[name]:.2g}" for title, name in shown}
-        for r in result["rows"]
-    ]
-    o = result["overall"]
-    chance = o["probability_of_improvement"]
-    title = (
-        f"A {o['a']:.3f}, B {o['b']:.3f} over {o['tasks']} tasks; A higher on {o['higher']}, significantly on "
-        f"{o['significant']}; chance that a run of A beats one of B: "
-        f"{chance['value']:.2f} [{chance['low']:.2f}, {chance['high']:.2f}]"
-    )
-    deliver(result, output, as_json, make_table(title, rows, tuple(rows[0])[1:]))
+app.command("sweep", epilog="Example: because sweep paper --methods because,mopo --worlds unlock -o results/unlock")(
+    sweep
+)
+app.command("compare", epilog="Example: because compare results/unlock:because results/unlock:mopo")(compare)
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from because_rl.errors import BecauseError
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
 Root = Annotated[
     Path | None, typer.Option("--root", envvar="BECAUSE_HOME", help="Where datasets and runs live (~/.because-rl).")
@@ -48,6 +50,30 @@ def progress_bar(label: str, unit: str = "") -> Iterator[Any]:
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def training_bar(label: str) -> Iterator[Any]:
+    """Yields report(stage, done, total, metrics): a line for each stage, with its loss if it has one, on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
+        lines: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
+            if stage not in lines:
+                lines[stage] = bar.add_task(f"{label}: {stage}", total=total, loss="")
+            loss = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
+            bar.update(lines[stage], completed=done, total=total, loss=loss)
+
+        yield report
+
+
+def setting(text: str) -> tuple[str, str]:
+    """The two sides of ``--set name=value``."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise BecauseError(f"Got the setting {text!r}.", need="name=value.", fix="for example --set hidden=64.")
+    return key.strip(), value.strip()
 
 
 def deliver(result: dict[str, Any], output: Path | None, as_json: bool, table: Table) -> None:

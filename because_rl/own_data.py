@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from because_rl.console import Json, Root, emit, make_table, stderr
+from because_rl.console import Json, Root, emit, make_table, setting, stderr, training_bar
 from because_rl.envs.tasks import WORLDS, world_class
 from because_rl.errors import BecauseError
 
@@ -57,22 +54,6 @@ def factors(
     emit(spec.to_dict(), as_json, make_table(title, spec.rows(), ("width",)))
 
 
-@contextlib.contextmanager
-def stages_bar(label: str) -> Iterator[Any]:
-    """Yields report(stage, done, total, metrics): a line for each stage, on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
-        lines: dict[str, Any] = {}
-
-        def report(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
-            if stage not in lines:
-                lines[stage] = bar.add_task(f"{label}: {stage}", total=total, loss="")
-            loss = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
-            bar.update(lines[stage], completed=done, total=total, loss=loss)
-
-        yield report
-
-
 def fit(
     data: Annotated[str, typer.Argument(help="An HDF5 file, or the folder or id of a local Minari dataset.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for everything that comes out.")],
@@ -95,14 +76,9 @@ def fit(
     from because_rl.experiments.fit import accuracy_rows, graph_rows, overview
     from because_rl.experiments.fit import fit as run
 
-    overrides = {}
-    for text in settings or ():
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise BecauseError(f"Got the setting {text!r}.", need="name=value.", fix="for example --set hidden=64.")
-        overrides[key.strip()] = value.strip()
+    overrides = dict(setting(text) for text in settings or ())
     try:
-        with stages_bar(Path(data).stem) as report:
+        with training_bar(Path(data).stem) as report:
             result = run(
                 *(data, factors, output, root, range(seeds), overrides, goal or None, report, resume), chunk=chunk
             )
