@@ -64,7 +64,7 @@ def draw_success(rows: Sequence[Mapping[str, Any]]) -> Figure:
         ]
         axes.bar(at, heights, width * 0.9, yerr=reach, color=colour, label=name, capsize=3)
         for x, height in zip(at, heights, strict=True):
-            axes.annotate(f"{height:.2f}", (x, height / 2), ha="center", color="white", fontsize=9)
+            axes.annotate(f"{height:.2f}", (x, 0.03), ha="center", color="white", fontsize=9)
     axes.set(ylim=(0, 1.05), ylabel="success", xticks=range(len(splits)), xticklabels=[f"split {s}" for s in splits])
     axes.legend(frameon=False, fontsize=9, ncols=len(names), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
