@@ -414,7 +414,7 @@ def test_the_address_holds_all_that_decides_a_result(monkeypatch):
         {"chunk": 10},
     ]
     seen = [keys(grid_jobs(**change)) for change in changes]
-    monkeypatch.setattr("because_rl.experiments.grid.code_version", lambda: "another")
+    monkeypatch.setattr("because_rl.experiments.grid.code_version", lambda method=None: "another")
     seen += [keys(base), keys(grid_jobs())]
     assert len(set().union(*seen)) == sum(map(len, seen))
     monkeypatch.undo()
@@ -437,16 +437,41 @@ def test_only_source_that_decides_results_counts_as_another_version(tmp_path, mo
     shutil.copytree(Path(grid.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
     version = grid.code_version.__wrapped__
     assert grid.code_version() == version()
-    monkeypatch.setattr(grid, "__file__", str(package / "experiments" / "grid.py"))
+    monkeypatch.setattr(grid, "PACKAGE", package)
     assert version() == grid.code_version()
     for name in ("cli.py", "report/run_page.py", "experiments/sweep.py", "statistics.py", "io.py"):
         (package / name).write_text("# other\n" + (package / name).read_text())
     assert version() == grid.code_version()
-    seen = {version()}
+    seen = {version("because")}
     for name in ("models/nets.py", "rng.py", "evaluation/rollout.py", "datasets/behaviours/lift.py", "graph.py"):
         (package / name).write_text("# other\n" + (package / name).read_text())
-        seen.add(version())
+        seen.add(version("because"))
     assert len(seen) == 6
+
+
+def test_a_new_baseline_leaves_the_cells_of_other_methods_alone(tmp_path, monkeypatch):
+    from because_rl.experiments import grid
+
+    package = tmp_path / "because_rl"
+    shutil.copytree(Path(grid.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
+    version = grid.code_version.__wrapped__
+    monkeypatch.setattr(grid, "PACKAGE", package)
+    methods = ("because", "mopo", "td3bc", "cdl", None)
+    before = {method: version(method) for method in methods}
+
+    def changed(name: str) -> set[str | None]:
+        text = (package / name).read_text()
+        (package / name).write_text("# other\n" + text)
+        found = {method for method in methods if version(method) != before[method]}
+        (package / name).write_text(text)
+        return found
+
+    assert changed("algorithms/registry.py") == {None}
+    assert changed("algorithms/cdl.py") == {"cdl", None}
+    assert changed("algorithms/actor.py") == {"td3bc", "cdl", None}
+    assert changed("discovery/gtest.py") == {"because", None}
+    assert changed("planning/shooting.py") == {"because", "mopo", "cdl", None}
+    assert changed("models/training.py") == changed("envs/lift.py") == set(methods)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ and any change that matters makes another cell.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
@@ -139,7 +140,7 @@ def _training(
         "recipe": recipe.to_dict() | {"format": FORMAT},
         "seeds": list(seeds),
         "chunk": chunk,
-        "code": code_version(),
+        "code": code_version(method),
     }
     return json.loads(json.dumps(told))  # as it will be read back: tuples are lists
 
@@ -148,24 +149,49 @@ def _hash(told: Mapping[str, Any]) -> str:
     return sha256(json.dumps(told, sort_keys=True).encode())[:16]
 
 
-CODE = (
-    *("algorithms", "models", "planning", "discovery", "envs", "datasets"),
-    *("evaluation/rollout.py", "evaluation/one_step.py", "factors.py", "graph.py", "rng.py"),
-)
+ALWAYS = ("envs", "datasets", "evaluation/rollout.py", "evaluation/one_step.py", "factors.py", "graph.py", "rng.py")
+"""What decides the results of every method, beside its own source."""
+LEARNING = ("algorithms", "models", "planning", "discovery")
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @cache
-def code_version() -> str:
-    """A hash of the source that decides results; docs, commands, reports and statistics do not."""
+def code_version(method: str | None = None) -> str:
+    """A hash of the source that decides a method's results; docs, commands, reports and other methods do not.
+
+    None: of all methods.
+    """
+    from because_rl.algorithms.registry import METHODS
     from because_rl.experiments.train import as_data
 
-    package = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256(inspect.getsource(as_data).encode())  # of that file only this shapes what is learned
-    for part in CODE:
-        path = package / part
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(f"{file.relative_to(package).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    if method is None:
+        own = [file for folder in LEARNING for file in (PACKAGE / folder).rglob("*.py")]
+    else:
+        own = [file for file in reached(METHODS[method].method.__module__) if _part(file) in LEARNING]
+    for part in map(PACKAGE.joinpath, ALWAYS):
+        own += part.rglob("*.py") if part.is_dir() else [part]
+    for file in sorted(own):
+        digest.update(f"{file.relative_to(PACKAGE).as_posix()}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def reached(module: str) -> set[Path]:
+    """The file of a module of this package, those of all that it imports from the package, and so on."""
+    found, todo = set[Path](), [module]
+    while todo:
+        file = PACKAGE.joinpath(*todo.pop().split(".")[1:]).with_suffix(".py")
+        if file in found or not file.is_file():
+            continue
+        found.add(file)
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE.name}."):
+                todo += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def _part(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0]
 
 
 # The combinations --------------------------------------------------------------------------------------
@@ -248,7 +274,7 @@ class TrainAndEvaluate:
         from because_rl.experiments.train import evaluate_agent, load_agent, read_run, train
 
         told = job.cells[missing[0]]
-        if told["code"] != code_version():
+        if told["code"] != code_version(told["method"]):
             raise StopSweep(
                 "The source code has changed since this sweep began.",
                 need="results of one version.",
@@ -269,7 +295,7 @@ class TrainAndEvaluate:
             told["config"],
             resume=True,
             chunk=told["chunk"],
-            shared=run.parent / f"shared-{told['code']}",
+            shared=run.parent / f"shared-{code_version()}",
         )
         agent, known = load_agent(run, self.root), read_run(run)
         common = {"data_sha256": known["data_sha256"], "stages": trained["stages"]}
