@@ -14,7 +14,7 @@ from because_rl.models.bilinear import BilinearModel, whiten, wire
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, foretell, mix, view
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, negative_log_likelihood, split
-from because_rl.models.objective import Weights, effective_rank, evaluate, world_model_loss
+from because_rl.models.objective import Weights, effective_rank, evaluate, jackknife, world_model_loss
 from because_rl.models.statistics import statistics
 from because_rl.models.training import Stage, fit, skeleton
 from because_rl.models.value import Value, value_loss, value_of_goal
@@ -79,6 +79,7 @@ def cell_world(n=2000, seed=0, cells=(0, 1, 2)):
 
 def train(layout, data, graph, steps=600, seeds=(0,), **sizes):
     stats = statistics(layout, *(np.asarray(data[k]) for k in ("state", "action", "next_state")))
+    data = {"episode": jnp.asarray(np.arange(len(data["state"])) // 10, jnp.float32)} | dict(data)
     wiring = jax.tree.map(lambda a: jnp.stack([a] * len(seeds)), wire(layout, graph))
     stage = Stage(
         "world",
@@ -293,6 +294,25 @@ def test_energy_tells_data_from_mixtures(trained, negatives):
     found = jax.jit(jax.vmap(energy))
     assert found(wrong).mean() > found(real).mean() + 0.3
     assert jnp.abs(found(wrong)).max() <= 1
+
+
+def test_each_network_of_an_event_misses_a_share_of_the_episodes():
+    data = line_world(200)
+    stats = statistics(LAYOUT, *(np.asarray(data[k]) for k in ("state", "action", "next_state")))
+    wiring = wire(LAYOUT, np.ones((len(LAYOUT.inputs), len(SPEC.state))))
+    model = BilinearModel(LAYOUT, jax.random.key(0), hidden=8, events=4)
+    lights = next(n for n, f in enumerate(LAYOUT.families) if f.type == "binary" and not f.slots)
+
+    def moved(episode, **weights):
+        """(networks,) how much the rows of this episode pull at each."""
+        batch = data | {"episode": jnp.full(200, float(episode))}
+        loss = partial(world_model_loss, Weights(background=0.0, representation=0.0, phi=0.0, mu=0.0, **weights), stats)
+        slope = eqx.filter_jit(eqx.filter_grad(lambda m: loss(m, wiring, batch, jax.random.key(1))[0]))(model)
+        return np.abs(np.asarray(slope.heads[lights].read.common.weights[0])).reshape(4, -1).sum(1)
+
+    assert [np.flatnonzero(moved(episode) == 0).tolist() for episode in (0, 1, 6, 11)] == [[0], [1], [2], [3]]
+    assert (moved(0, jackknife=False) > 0).all()
+    assert (jackknife(jnp.arange(8.0), 4).mean(1) == 1).all()
 
 
 def test_mixtures_take_whole_factors_of_other_rows():

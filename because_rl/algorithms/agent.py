@@ -45,7 +45,7 @@ class Data:
 
     def rows(self, keep: np.ndarray) -> dict[str, Any]:
         """A batch for training: JAX arrays by name."""
-        names = ("state", "action", "next_state", "goal", "reward", "terminated", "out_of_time", "step")
+        names = ("state", "action", "next_state", "goal", "reward", "terminated", "out_of_time", "step", "episode")
         return {name: jnp.asarray(getattr(self, name)[keep], jnp.float32) for name in names}
 
 

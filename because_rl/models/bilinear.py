@@ -83,6 +83,12 @@ def dense(layout: Layout, stats: Statistics, raw: Array, gated: Array, gates: Ar
     return jnp.concatenate(parts)
 
 
+def some(rows: Array, members: tuple[int, ...]) -> Array:
+    """Rows by their numbers; a slice where they are neighbours, since gathering is slow on a GPU."""
+    first, last = members[0], members[-1]
+    return rows[first : last + 1] if members == tuple(range(first, last + 1)) else rows[np.array(members)]
+
+
 def dense_size(layout: Layout, width: int) -> int:
     pairs = 2 * sum(layout.inputs[i].width for i, _ in layout.pairs)
     places = sum((1 + width) * len(members) for members in layout.slot_kinds.values())
@@ -208,29 +214,25 @@ class BilinearModel(eqx.Module):
         self, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"], families: tuple[int, ...] | None = None
     ) -> list[Outputs]:
         """The outputs of all families, or of those asked for."""
-        layout = self.layout
-        raw, gated, gates = see(stats, wiring, x)
-        wanted = range(len(layout.families)) if families is None else families
-        members = [np.array(layout.families[n].members) for n in wanted]
-        dense_members = [m for m, n in zip(members, wanted, strict=True) if not layout.families[n].slots]
-        place = np.concatenate([np.zeros(0, int), *dense_members])
-        features = jnp.zeros((len(gated), dense_size(layout, self.places)))
-        if len(place):
-            made = jax.vmap(lambda a, b, c: dense(layout, stats, a, b, c, self.embed))(
-                raw[place], gated[place], gates[place]
-            )
-            features = features.at[place].set(made)
+        layout, seen = self.layout, see(stats, wiring, x)
         out = []
-        for n, who in zip(wanted, members, strict=True):
+        for n in range(len(layout.families)) if families is None else families:
             family, head = layout.families[n], self.heads[n]
             if isinstance(head, SlotHead):
-                out.append(head(layout, stats, gated[who], self.embed[family.kind]))
-            elif family.type == "binary":
-                phi, value, spread = jax.vmap(lambda h, f=features[who]: h(f))(head)
+                out.append(head(layout, stats, some(seen[1], family.members), self.embed[family.kind]))
+                continue
+            features = self.features(stats, seen, n)
+            if family.type == "binary":
+                phi, value, spread = jax.vmap(lambda h, f=features: h(f))(head)
                 out.append(Outputs(phi.mean(0), jnp.moveaxis(value, 0, 1), spread[0]))
             else:
-                out.append(head(features[who]))
+                out.append(head(features))
         return out
+
+    def features(self, stats: Statistics, seen: tuple[Array, Array, Array], family: int) -> Float[Array, "members n"]:
+        """What the members of a family may see of a row, of which `seen` is `see`."""
+        parts = (some(part, self.layout.families[family].members) for part in seen)
+        return jax.vmap(lambda a, b, c: dense(self.layout, stats, a, b, c, self.embed))(*parts)
 
     def represent(self, stats: Statistics, state: Float[Array, " state"]) -> list[Array]:
         """mu of each family's members before whitening, (members, width), for one next state."""
@@ -257,7 +259,8 @@ def whiten(features: Float[Array, "rows members width"]) -> tuple[Array, Whiteni
     mean = features.mean(0)
     centred = features - mean[None]
     width = features.shape[2]
-    covariance = jnp.einsum("bmk,bml->mkl", centred, centred) / len(features)
+    # In full precision: where a GPU rounds products to 11 bits the root of a narrow covariance may not exist.
+    covariance = jnp.einsum("bmk,bml->mkl", centred, centred, precision="highest") / len(features)
     ridge = 1e-5 * jnp.trace(covariance, axis1=1, axis2=2)[:, None, None] / width + 1e-8
     root = jnp.linalg.cholesky(covariance + ridge * jnp.eye(width)[None])
     maps = jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(r, jnp.eye(width), lower=True))(root)

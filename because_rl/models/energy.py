@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.bilinear import BilinearModel, Whitening, Wiring, dense, dense_size, mu_width, see
+from because_rl.models.bilinear import BilinearModel, Whitening, Wiring, dense_size, mu_width, see
 from because_rl.models.layout import Layout
 from because_rl.models.nets import SharedMLP
 from because_rl.models.noise import normal, uniform
@@ -59,22 +59,27 @@ class EnergyModel(eqx.Module):
             for f, k in zip(layout.families, keys, strict=True)
         ]
 
-    def __call__(
-        self, features: Float[Array, "targets n"], mu: list[Array], families: tuple[int, ...] | None = None
-    ) -> list[Array]:
-        """Energies of each family's members for one row; `features` is `view` of it, `mu` whitened."""
-        out = []
-        for n in range(len(self.nets)) if families is None else families:
-            members = jnp.array(self.layout.families[n].members)
-            out.append(jnp.tanh(self.nets[n](jnp.concatenate([features[members], mu[n]], axis=1))[:, 0]))
-        return out
+    def __call__(self, features: list[Array], mu: list[Array], families: tuple[int, ...] | None = None) -> list[Array]:
+        """Energies of the members of each family (or of those asked for), for one row: `features` is `view` of it."""
+        nets = self.nets if families is None else [self.nets[n] for n in families]
+        return [
+            jnp.tanh(net(jnp.concatenate([seen, told], axis=1))[:, 0])
+            for net, seen, told in zip(nets, features, mu, strict=True)
+        ]
 
 
-def view(world: BilinearModel, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> Array:
-    """(targets, features): what each target may see of a row."""
-    layout = world.layout
-    raw, gated, gates = see(stats, wiring, x)
-    return jax.vmap(lambda a, b, c: dense(layout, stats, a, b, c, world.embed))(raw, gated, gates)
+def view(
+    world: BilinearModel,
+    stats: Statistics,
+    wiring: Wiring,
+    x: Float[Array, " columns"],
+    families: tuple[int, ...] | None = None,
+) -> list[Array]:
+    """What each family's members may see of a row, (members, features)."""
+    seen = see(stats, wiring, x)
+    return [
+        world.features(stats, seen, n) for n in (range(len(world.layout.families)) if families is None else families)
+    ]
 
 
 def foretell(world: BilinearModel, outputs: list) -> list[Array]:
@@ -100,13 +105,15 @@ def energy_loss(
     told = jax.vmap(lambda row: foretell(world, world(stats, wiring, row)))(rows)
     happened = jax.vmap(lambda s: represent_white(world, stats, whitening, s))(batch["next_state"])
 
-    def judge(features: Array, mu: list[Array]) -> Array:
+    real = [part[:n] for part in features]
+
+    def judge(features: list[Array], mu: list[Array]) -> Array:
         return jnp.concatenate(jax.vmap(model)(features, mu), axis=1)
 
-    false = _false(weights, lambda mu: judge(features[:n], mu), happened, k1)
+    false = _false(weights, lambda mu: judge(real, mu), happened, k1)
     # One call for all: what happened, what was expected (of real, then of mixed rows), and what did not happen.
     energy = judge(
-        jnp.concatenate([features[:n], features, features[:n]]),
+        [jnp.concatenate(parts) for parts in zip(real, features, real, strict=True)],
         [jnp.concatenate(parts) for parts in zip(happened, told, false, strict=True)],
     ).mean(1)
     positive = energy[: 2 * n].mean()

@@ -33,9 +33,14 @@ def per_target(layout: Layout, parts: list[Array]) -> Float[Array, " targets"]:
 
 
 def negative_log_likelihood(
-    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, next_state: Array
+    layout: Layout,
+    stats: Statistics,
+    outputs: list[Outputs],
+    state: Array,
+    next_state: Array,
+    counts: Float[Array, " events"] | None = None,
 ) -> Float[Array, " targets"]:
-    """-log T(s'_j | s, a) of each target; of binary factors the mean over their networks.
+    """-log T(s'_j | s, a) of each target; of binary factors the mean over their networks, weighted by `counts`.
 
     Gaussians are scaled by their own variance to the power 1/2 (beta-NLL): rows that are hard to predict keep
     pulling at the mean.
@@ -52,7 +57,8 @@ def negative_log_likelihood(
         elif family.slots:
             parts.append(_cross_entropy(out.value, then).sum(1))
         else:
-            parts.append(jax.vmap(_cross_entropy, in_axes=(1, None), out_axes=1)(out.value, then).mean(1).sum(1))
+            each = jax.vmap(_cross_entropy, in_axes=(1, None), out_axes=1)(out.value, then)
+            parts.append((each if counts is None else each * counts[None, :, None]).mean(1).sum(1))
     return per_target(layout, parts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from because_rl.models.bilinear import BilinearModel, DenseHead, Whitening, Wiring, whiten
 from because_rl.models.likelihood import correct, decode, negative_log_likelihood, per_target, split
@@ -33,6 +33,8 @@ class Weights:
     """of the belief that events do not happen far from the data"""
     margin: float = 0.25
     """how far beyond the data's range, as a share of it, that background reaches"""
+    jackknife: bool = True
+    """of the networks that vote on an event, each never sees a share of the episodes"""
 
 
 def world_model_loss(
@@ -41,8 +43,9 @@ def world_model_loss(
     layout = model.layout
     x = jnp.concatenate([batch["state"], batch["action"]], axis=1)
     outputs = jax.vmap(lambda row: model(stats, wiring, row))(x)
-    nll = jax.vmap(lambda out, s, t: negative_log_likelihood(layout, stats, out, s, t))(
-        outputs, batch["state"], batch["next_state"]
+    counts = jackknife(batch["episode"], model.events if weights.jackknife else 1)
+    nll = jax.vmap(lambda out, s, t, c: negative_log_likelihood(layout, stats, out, s, t, c))(
+        outputs, batch["state"], batch["next_state"], counts
     ).mean(0)
     mu = jax.vmap(lambda s: model.represent(stats, s))(batch["next_state"])
     representation = jnp.zeros(())
@@ -66,6 +69,18 @@ def world_model_loss(
         + weights.background * terms["background"]
     )
     return total, terms
+
+
+def jackknife(episode: Float[Array, " rows"], networks: int) -> Float[Array, "rows networks"]:
+    """How much a row counts for each network: nothing for one of them, by its episode.
+
+    A planner believes the most sceptical network. What is known of one logged event only, at least one of them has
+    never seen.
+    """
+    if networks == 1:
+        return jnp.ones((len(episode), 1))
+    left_out = jnp.mod(episode, networks)[:, None] == jnp.arange(networks, dtype=episode.dtype)[None]
+    return jnp.where(left_out, 0.0, networks / (networks - 1))
 
 
 def _shared(model: BilinearModel) -> list[SharedMLP]:
