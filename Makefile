@@ -8,7 +8,7 @@ export MUJOCO_GL ?= egl
 # Worlds and learners are small: threads inside BLAS only get in each other's way.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-fast lint bench docs clean
+.PHONY: setup demo browser test test-fast lint bench docs clean
 
 setup: $(STAMP)
 
@@ -36,7 +36,14 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint
+# The tests of the report open it in Chromium; where there is none, and nobody may install it, they are skipped.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing Chromium for the tests of the report" && \
+	  { apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || \
+	  echo "No Chromium: the tests of the report in a browser are skipped (on Debian, apt-get install chromium)"
+
+test: lint browser
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: setup

@@ -138,3 +138,26 @@ def bench_planning(
         result = planning_speed(hidden, episodes=episodes, population=population, matmul=matmul, report=report)
     rows = [{k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()} for r in result["rows"]]
     deliver(result, output, as_json, make_table(f"Planning on {result['device']}", rows, tuple(rows[0])[1:]))
+
+
+@bench.command("fuzz", epilog="Example: because bench fuzz --inputs 20000 -o results/fuzz.json")
+def bench_fuzz(
+    inputs: Annotated[int, typer.Option(help="Damaged inputs in all.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Seed of the damage.")] = 0,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="grid, settings, factors, log, dataset, arrays or run; repeatable [all]."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Targets examined at a time.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Damage configs, factor specs, datasets and checkpoints: each must be refused with a reason, or be sound."""
+    from because_rl.experiments.fuzz import fuzz
+
+    with progress_bar("Fuzzing", "inputs") as report:
+        result = fuzz(inputs, seed, target or (), report, workers)
+    rows = result["rows"]
+    deliver(result, output, as_json, make_table(f"{result['faults']} faults", rows, tuple(rows[0])[1:]))
+    if result["faults"]:
+        raise typer.Exit(1)

@@ -30,6 +30,7 @@ from because_rl.console import (
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 from because_rl.errors import BecauseError
 from because_rl.own_data import factors, fit
+from because_rl.paper import paper
 from because_rl.sweeps import compare, sweep
 
 app = typer.Typer(
@@ -336,19 +337,31 @@ def evaluate(
     emit(result, as_json, make_table("Success (mean over seeds, 95% t-interval)", [row], tuple(row)[3:]))
 
 
-@app.command("report", epilog="Example: because report runs/because-unlock-medium -o report")
+@app.command("report", epilog="Example: because report results -o report")
 def report_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a sweep's results.", metavar="RUN|RESULTS")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for index.html and its pictures.")] = Path(
         "report"
     ),
-    oracle: Annotated[Path | None, typer.Option(help="What 'because oracle -o FILE' wrote, to compare with.")] = None,
+    oracle: Annotated[
+        Path | None, typer.Option(help="What 'because oracle -o FILE' wrote [of a sweep: RESULTS/oracle.json].")
+    ] = None,
+    pictures: Annotated[
+        float, typer.Option(help="Of a sweep: seconds to spend on new pictures, which RESULTS/pictures keeps.")
+    ] = 15.0,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Put a run on a page: causal graph, learning curves, success beside the behaviour and the oracle."""
+    """Put a run on a page: graph, learning curves, success beside behaviour and oracle. Or a whole grid of results."""
+    from because_rl.experiments.grid_report import is_grid, report_grid
     from because_rl.experiments.run_report import report_run
 
+    if is_grid(run):
+        with progress_bar(f"Reporting {run.name}", "parts") as report:
+            result = report_grid(run, output, oracle, pictures, report)
+        told = [{"missing": m["what"], "made by": m["command"]} for m in result["missing"]]
+        title = f"{len(result['methods'])} methods on {len(result['tasks'])} tasks: {result['page']}"
+        return emit(result, as_json, make_table(f"{title}, {result['megabytes']} MB", told or [{"missing": "nothing"}]))
     result = report_run(run, output, root, oracle)
     rows = [
         {"policy": r["policy"], "split": r["split"], "success": f"{r['success']:.3f}"}
@@ -379,6 +392,7 @@ app.command("sweep", epilog="Example: because sweep paper --methods because,mopo
     sweep
 )
 app.command("compare", epilog="Example: because compare results/unlock:because results/unlock:mopo")(compare)
+app.command("paper", epilog="Example: because paper all --tiny")(paper)
 
 
 def main() -> None:

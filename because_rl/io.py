@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import yaml
 
 from because_rl.errors import BecauseError
 
@@ -90,18 +91,81 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    try:
+        text = json.dumps(value, indent=1, sort_keys=True, allow_nan=False)
+    except ValueError as error:
+        raise BecauseError(
+            f"Could not write {path} ({error}).",
+            need="finite numbers, which is all that JSON has.",
+            fix="correct the setting or the data that are infinite or no number.",
+        ) from error
+    write_text(path, text + "\n")
 
 
 def read_json(path: Path) -> Any:
+    """A key that is there twice is refused: JSON itself would silently take the last."""
     try:
-        return json.loads(Path(path).read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(Path(path).read_text(), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:  # broken syntax, other bytes than text, a number without end, ...
         raise BecauseError(
             f"{path} is not valid JSON ({error}).",
             need="the file as it was written.",
             fix="restore it from a copy, or delete it and make it again.",
         ) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+    return found
+
+
+MOST_LEVELS = 100
+MOST_NODES = 100_000
+"""of a YAML file, aliases written out: a few lines of aliases of aliases can stand for more than any memory holds"""
+
+
+def read_yaml(path: Path) -> Any:
+    """Plain data. What YAML would take silently is refused: a key that is there twice, aliases that explode or loop."""
+    try:
+        text = Path(path).read_text()
+        _check_levels(text)
+        _count_nodes(yaml.compose(text, Loader=yaml.SafeLoader), {})
+        return yaml.safe_load(text)
+    except Exception as error:  # PyYAML's own, and whatever its readers of dates and numbers raise
+        raise BecauseError(
+            f"Could not read {path} ({error}).", need="a file of plain YAML.", fix="correct what the message names."
+        ) from error
+
+
+def _check_levels(text: str) -> None:
+    """First, since what follows takes long for deep files before it fails."""
+    level = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > MOST_LEVELS:
+            raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
+
+
+def _count_nodes(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """Nodes of the tree, each alias counted as what it stands for."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) in known:
+        if not known[id(node)]:
+            raise ValueError("an alias stands for what it is part of")
+        return known[id(node)]
+    known[id(node)] = 0
+    parts = node.value
+    if isinstance(node, yaml.MappingNode):
+        _once([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
+        parts = [part for pair in node.value for part in pair]
+    known[id(node)] = total = 1 + sum(_count_nodes(part, known) for part in parts)
+    if total > MOST_NODES:
+        raise ValueError(f"it holds more than {MOST_NODES} values")
+    return total
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

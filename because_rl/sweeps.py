@@ -13,6 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from because_rl.console import Json, Output, Root, deliver, emit, make_table, setting, stderr
+from because_rl.errors import BecauseError
 
 
 @contextlib.contextmanager
@@ -45,10 +46,16 @@ def sweep(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = Path("results"),
     work: Annotated[Path | None, typer.Option(help="Folder of the runs while they last [under the root].")] = None,
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once they are evaluated.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes that share the work; 0: this one.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that share the work [1; ray: what the cluster has]; 0: this one.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Where they run: 'local' or 'ray'.")] = "local",
+    address: Annotated[str, typer.Option(help="Of the Ray cluster: HOST:PORT ['auto': the one here].")] = "auto",
+    gpus: Annotated[float, typer.Option(help="With Ray: GPUs of each job, such as 0.25.")] = 0.0,
     compile_cache: Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Only write the table of what is there.")] = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -72,12 +79,13 @@ def sweep(
             for job in jobs
         ]
         return emit(rows, as_json, make_table(f"{len(todo)} of {len(jobs)} jobs to run", rows, ("cells",)))
-    each = max(1, (os.cpu_count() or 1) // max(workers, 1))
+    place, count, each = _engine(engine, address, gpus, workers)
     compute = grids.TrainAndEvaluate(root, work, keep_runs, compile_cache, each)
     try:
-        with sweep_bar(Path(spec).stem) as report:
-            run(jobs, compute, output, workers=workers, retry_failed=retry_failed, report=report)
-        compute.tidy(jobs, output)
+        if not no_run:
+            with sweep_bar(Path(spec).stem) as report:
+                run(jobs, compute, output, workers=count, retry_failed=retry_failed, report=report, engine=place)
+            compute.tidy(jobs, output)
     except KeyboardInterrupt:
         stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
         raise typer.Exit(130) from None
@@ -93,6 +101,22 @@ def sweep(
         print(f"because: {told['job']} failed: {told['reason']}", file=sys.stderr)
     if lost:
         raise typer.Exit(1)
+
+
+def _engine(name: str, address: str, gpus: float, workers: int | None) -> tuple[Any, int, int]:
+    """The engine, its workers, and the processes that each may start for slow simulators."""
+    if name == "ray":
+        from because_rl.experiments.ray_engine import RayEngine
+
+        if not 0 <= gpus < float("inf"):
+            raise BecauseError(f"Got {gpus} GPUs.", need="0 or more.", fix="for example --gpus 0.25.")
+        return RayEngine(address, gpus), workers or 0, 1
+    if name != "local":
+        raise BecauseError(f"There is no engine {name!r}.", need="'local' or 'ray'.", fix="correct --engine.")
+    if address != "auto" or gpus:
+        raise BecauseError("Got --address or --gpus.", need="a Ray cluster for them.", fix="add --engine ray.")
+    count = 1 if workers is None else workers
+    return None, count, max(1, (os.cpu_count() or 1) // max(count, 1))
 
 
 def compare(

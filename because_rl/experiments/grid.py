@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from because_rl.datasets.home import dataset_path, home
 from because_rl.datasets.recipe import FORMAT, Recipe
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS
 from because_rl.errors import BecauseError
 from because_rl.experiments.sweep import Job, StopSweep, claim, finished
-from because_rl.io import exclusive, sha256
+from because_rl.io import exclusive, read_yaml, sha256
 from because_rl.provenance import provenance
 
 MOST_SEEDS = 1000
@@ -76,14 +75,11 @@ def read_grid(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Gri
     told: Any = {}
     if str(spec) != "paper":
         try:
-            told = yaml.safe_load(Path(spec).read_text()) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-            raise BecauseError(
-                f"Could not read the grid {spec} ({error}).",
-                need="'paper', or a YAML file with fields of a grid.",
-                fix="see grids/tiny.yaml for an example.",
-            ) from error
-        if not isinstance(told, dict) or not all(isinstance(key, str) for key in told):
+            told = read_yaml(Path(spec))
+        except BecauseError as error:
+            need = "'paper', or a YAML file with fields of a grid."
+            raise BecauseError(error.got, need=need, fix="see grids/tiny.yaml for an example.") from error
+        if not isinstance(told, dict) or not told or not all(isinstance(key, str) for key in told):
             raise BecauseError(
                 f"{spec} holds no fields.", need="lines like 'worlds: [unlock]'.", fix="see grids/tiny.yaml."
             )
@@ -242,7 +238,7 @@ def _splits(grid: Grid, world: str) -> list[str]:
 
 
 def _groups(grid: Grid) -> list[list[int]]:
-    seeds = range(grid.seeds) if isinstance(grid.seeds, int) else grid.seeds
+    seeds = range(min(grid.seeds, MOST_SEEDS + 1)) if isinstance(grid.seeds, int) else grid.seeds
     size = len(seeds) if grid.group is None else grid.group
     if not 0 < len(seeds) <= MOST_SEEDS or len(set(seeds)) != len(seeds) or min(seeds) < 0 or size < 1:
         raise BecauseError(

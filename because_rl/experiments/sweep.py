@@ -6,8 +6,8 @@
 
 A job is what is claimed at a time: cells that share costly work, such as one training and its evaluations. Workers
 do not talk to each other: each goes through the jobs and takes those that are neither done nor held (`work`). So
-any number of runners may share the folder, on several machines too, and an engine is whatever calls `work` in some
-processes: `local` does here, a cluster's would do so elsewhere.
+any number of runners may share the folder, on several machines too, and an engine is whatever does the jobs in some
+processes: `local` does here, `ray_engine` on a cluster, whose machines need not see the folder.
 """
 
 from __future__ import annotations
@@ -123,20 +123,14 @@ def _take(job: Job, compute: Compute, folder: Path, say: Say) -> bool:
         missing = [key for key in job.cells if not cell_file(folder, key).exists()]
         if not missing or failed_file(folder, job).exists():
             return True
-        came: set[str] = set()
         say("takes", job.key)
         try:
-            for key, result in compute(job, missing):
-                write_json(cell_file(folder, key), {**result, **job.cells[key]})
-                came.add(key)
-            if lacking := [key for key in missing if key not in came]:
-                raise BecauseError(f"No result came for {lacking[0]}.", need="one for every cell.", fix="report this.")
+            for key, result in results(compute, job, missing):
+                keep(folder, job, key, result)
         except Exception as error:
-            if isinstance(error, StopSweep) or _fault_of_the_place(error):
+            if stops_all(error):
                 raise
-            # Where this machine keeps its files is nobody's business.
-            details = traceback.format_exc().replace(str(PACKAGE.parent), "").replace(sys.prefix, "")
-            fail(folder, job, str(error) if isinstance(error, BecauseError) else repr(error), details)
+            fail(folder, job, *why(error))
         say("leaves", job.key)
     return True
 
@@ -155,13 +149,33 @@ def claim(folder: Path, job: Job) -> Iterator[bool]:
             yield True
 
 
-def _fault_of_the_place(error: BaseException | None) -> bool:
-    """A full or read-only disk would fail every cell, and could not even keep the reason."""
+def results(compute: Compute, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What the function gives for the missing cells; an error where it leaves one out."""
+    came: set[str] = set()
+    for key, result in compute(job, missing):
+        yield key, result
+        came.add(key)
+    if lacking := [key for key in missing if key not in came]:
+        raise BecauseError(f"No result came for {lacking[0]}.", need="one for every cell.", fix="report this.")
+
+
+def keep(folder: Path, job: Job, key: str, result: Mapping[str, Any]) -> None:
+    write_json(cell_file(folder, key), {**result, **job.cells[key]})
+
+
+def stops_all(error: BaseException | None) -> bool:
+    """Whether no cell is at fault: a full or read-only disk fails every cell, and cannot even keep the reason."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in PLACE:
+        if isinstance(error, StopSweep) or (isinstance(error, OSError) and error.errno in PLACE):
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def why(error: Exception) -> tuple[str, str]:
+    """The reason of a failure and its details. Where this machine keeps its files is nobody's business."""
+    details = "".join(traceback.format_exception(error)).replace(str(PACKAGE.parent), "").replace(sys.prefix, "")
+    return str(error) if isinstance(error, BecauseError) else repr(error), details
 
 
 # The engine `local` ------------------------------------------------------------------------------------

@@ -82,6 +82,8 @@ def adopt(log: Log, factors: FactorSpec, goal: Sequence[float] | None = None) ->
             rows = len(mine["observations"])
             mine["goals"] = np.tile(np.asarray(goal, np.float32), (rows, 1)) if goal is not None else episode["goals"]
         checked = checker.episode(n, _raw(mine), factors)
+        if not all(np.isfinite(array).all() for array in checked.values()):
+            raise checker.error("a number is too large", "numbers that 32 bits hold, below 3.4e38", n)
         kept: Episode = {"observations": checked["state"], "actions": mine["actions"], "rewards": checked["reward"]}
         ended = checked["terminated"]
         if size:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ import numpy as np
 from minari.dataset.minari_storage import MinariStorage
 
 from because_rl.datasets.home import dataset_path
+from because_rl.datasets.validate import CHECKSUMS, episode_sha256
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
-from because_rl.io import arrays_sha256, read_json
+from because_rl.io import arrays_sha256, file_sha256, read_json
 
 ALIASES = {
     "observations": ("observations", "states"),
@@ -33,6 +34,8 @@ ALIASES = {
     "episodes": ("episodes", "episode", "episode_ids"),
 }
 """What arrays may be called; D4RL's names are among them."""
+SINGLE = ("rewards", "terminations", "truncations", "episodes")
+"""Arrays of one number per row."""
 LEAST_EPISODES = 10
 """Every tenth episode is held out, and one of them must exist."""
 SAME = {"rtol": 1e-5, "atol": 1e-6}
@@ -117,25 +120,50 @@ def _read_minari(folder: Path) -> Log:
         metadata = read_json(folder / "data" / "metadata.json")
         storage = MinariStorage.read(folder / "data")
         raw = list(storage.get_episodes(range(metadata["total_episodes"])))
+        _verify(folder, raw)
+        told = metadata.get("because", {}).get("factors")
+        episodes = [_episode(f"{folder.name}, episode {n}", one) for n, one in enumerate(raw)]
+        return Log(folder.name, _alike(folder.name, episodes), {}, told and FactorSpec.from_dict(told))
+    except BecauseError:
+        raise
     except Exception as error:  # Minari signals damage with asserts, KeyErrors and whatever its readers raise
         raise _unreadable(folder, error) from error
-    told = metadata.get("because", {}).get("factors")
-    episodes = [_episode(f"{folder.name}, episode {n}", one) for n, one in enumerate(raw)]
-    return Log(folder.name, _alike(folder.name, episodes), {}, told and FactorSpec.from_dict(told))
+
+
+def _verify(folder: Path, raw: Sequence[Mapping[str, Any]]) -> None:
+    """The checksums of a dataset that we wrote."""
+    if not (folder / CHECKSUMS).exists():
+        return
+    told = read_json(folder / CHECKSUMS)
+    names = ("observations", "actions", "rewards", "terminations", "truncations")
+    found = {"metadata": file_sha256(folder / "data" / "metadata.json")}
+    if told != found | {"episodes": [episode_sha256(*(one[name] for name in names)) for one in raw]}:
+        raise BecauseError(
+            f"{folder.name} does not match its checksums.", need="the data as they were written.", fix="restore them."
+        )
 
 
 def _read_file(path: Path) -> Log:
     try:
         with h5py.File(path, "r") as file:
-            groups = sorted((name for name in file if name.startswith("episode_")), key=_number)
-            if groups:
+            if groups := _episode_groups(path.name, file):
                 raw = [_tree(file[name]) for name in groups]
                 episodes = [_episode(f"{path.name}, {g}", one) for g, one in zip(groups, raw, strict=True)]
                 return Log(path.stem, _alike(path.name, episodes), {})
             arrays, names = _known(path.name, _tree(file)), _names(file)
-    except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
+    except BecauseError:
+        raise
+    except Exception as error:  # a damaged file makes HDF5 raise a dozen kinds, or ask for more memory than there is
         raise _unreadable(path, error) from error
     return Log(path.stem, _cut(path.name, arrays), names)
+
+
+def _episode_groups(where: str, file: Any) -> list[str]:
+    named = [name for name in file if name.startswith("episode_") and name not in ALIASES["episodes"]]
+    groups = [name for name in named if isinstance(file.get(name), h5py.Group)]
+    if groups and (other := set(named) - set(groups)):
+        raise BecauseError(f"{where}: {min(other)!r} is no group.", need="one group per episode.", fix=FIX)
+    return sorted(groups, key=_number)
 
 
 def _number(name: str) -> tuple[int, str]:
@@ -171,13 +199,15 @@ def _known(where: str, tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
             raise BecauseError(f"{where} has both {found[0]!r} and {found[1]!r}.", need="one of them.", fix=FIX)
         if found:
             array = np.asarray(parts[found[0]])
-            if array.dtype.kind not in "fiub" or array.ndim == 0:
+            if array.dtype.kind not in "fiub" or array.ndim == 0 or 0 in array.shape[1:]:
                 raise BecauseError(
                     f"{where}: {found[0]!r} is of type {array.dtype} and shape {array.shape}.",
                     need="an array of numbers.",
                     fix=FIX,
                 )
-            out[name] = array
+            out[name] = _one_each(where, found[0], array) if name in SINGLE else array
+            if name in ("terminations", "truncations") and not np.isin(array, (0, 1)).all():
+                raise BecauseError(f"{where}: {found[0]!r} has other values than 0 and 1.", need="flags.", fix=FIX)
     if missing := [name for name in ("observations", "actions") if name not in out]:
         raise BecauseError(
             f"{where} has no array {missing[0]!r}; it has {', '.join(sorted(tree)) or 'nothing'}.",
@@ -185,6 +215,14 @@ def _known(where: str, tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
             fix=FIX,
         )
     return out
+
+
+def _one_each(where: str, name: str, array: np.ndarray) -> np.ndarray:
+    if array.size != len(array):
+        raise BecauseError(f"{where}: {name!r} has shape {array.shape}.", need="one number per row.", fix=FIX)
+    if not np.isfinite(array).all():
+        raise BecauseError(f"{where}: {name!r} has values that are not finite.", need="finite numbers.", fix=FIX)
+    return array.reshape(-1)
 
 
 def _episode(where: str, raw: Mapping[str, Any]) -> Episode:
@@ -260,7 +298,7 @@ def _check_order(where: str, now: np.ndarray, after: np.ndarray, start: int) -> 
             need="the same.",
             fix=FIX,
         )
-    same = np.isclose(after[:-1], now[1:], equal_nan=True, **SAME).reshape(len(now) - 1, -1).all(1)
+    same = np.isclose(after[:-1], now[1:], equal_nan=True, **SAME).all(tuple(range(1, now.ndim)))
     if not same.all():
         row = start + int(np.flatnonzero(~same)[0])
         raise BecauseError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,19 +13,9 @@ from matplotlib.figure import Figure
 from because_rl.graph import Graph
 from because_rl.io import write_text
 from because_rl.report.graph_figure import draw_graph, save
+from because_rl.report.markup import Html, document, table, tag
 
 BLUE, GREY, GREEN = "#2b6cb0", "#a0aec0", "#2f855a"
-
-STYLE = """
-:root { color-scheme: light dark; --line: #cbd5e0; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; }
-figure { margin: 1.5rem 0; background: white; border-radius: 8px; padding: .5rem; }
-figure svg { width: 100%; height: auto; }
-figcaption { color: #4a5568; font-size: .9rem; }
-table { border-collapse: collapse; } td, th { border-bottom: 1px solid var(--line); padding: .3rem .8rem; }
-td:not(:first-child), th:not(:first-child) { text-align: right; }
-pre { overflow-x: auto; font-size: .8rem; }
-"""
 
 
 def draw_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
@@ -97,27 +86,19 @@ def write_page(
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg")
         svg = drawn.getvalue()
-        parts.append(f"<figure>{svg[svg.index('<svg') :]}<figcaption>{html.escape(caption)}</figcaption></figure>")
-    named = "".join(f"<h2>{html.escape(name)}</h2>{_table(rows)}" for name, rows in (tables or {}).items() if rows)
-    table = "".join(
-        f"<tr><td>{html.escape(row['policy'])}</td><td>{row['split']}</td><td>{row['success']:.3f}</td>"
-        f"<td>[{row['low95']:.3f}, {row['high95']:.3f}]</td></tr>"
+        parts.append(tag("figure", Html(svg[svg.index("<svg") :]), tag("figcaption", caption), class_="drawn"))
+    named = [
+        part
+        for name, rows in (tables or {}).items()
+        if rows
+        for part in (tag("h2", name), table(name, tuple(rows[0]), [tuple(row.values()) for row in rows]))
+    ]
+    rates = [
+        [row["policy"], row["split"], f"{row['success']:.3f}", f"[{row['low95']:.3f}, {row['high95']:.3f}]"]
         for row in success
-    )
-    head = "<tr><th>policy</th><th>split</th><th>success</th><th>95%</th></tr>"
-    rates = f"<table>{head}{table}</table>" if success else ""
-    page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>'
-        f"<h1>{html.escape(title)}</h1>{rates}{named}{''.join(parts)}"
-        f"<h2>Provenance</h2><pre>{html.escape(provenance)}</pre></body></html>"
-    )
+    ]
+    first = table("Success", ("policy", "split", "success", "95%"), rates) if rates else None
+    told = tag("pre", provenance, tabindex=0)
+    page = document(title, tag("h1", title), first, *named, *parts, tag("h2", "Provenance"), told)
     write_text(folder / "index.html", page)
     return folder / "index.html"
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Wide ones scroll by themselves, so that the page stays readable on a phone."""
-    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in rows)
-    return f'<div style="overflow-x: auto"><table><tr>{head}</tr>{body}</table></div>'

@@ -1,0 +1,85 @@
+"""HTML as functions: text is escaped, markup is not, and wide tables scroll in a box of their own."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from typing import Any
+
+VOID = ("br", "img", "input", "link", "meta")
+
+
+class Html(str):
+    """Markup, as opposed to text that must be escaped."""
+
+
+def tag(name: str, /, *inside: Any, **attributes: Any) -> Html:
+    """
+    >>> tag("p", "a < b ", tag("b", "c"), class_="note", data_n=1)
+    '<p class="note" data-n="1">a &lt; b <b>c</b></p>'
+    """
+    told = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(str(value))}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    return Html(f"<{name}{told}>" + ("" if name in VOID else f"{join(inside)}</{name}>"))
+
+
+def join(parts: Iterable[Any]) -> Html:
+    """One after the other; None is nothing."""
+    return Html("".join(p if isinstance(p, Html) else html.escape(str(p)) for p in parts if p is not None))
+
+
+def table(caption: str, head: Sequence[Any], rows: Sequence[Sequence[Any]], **attributes: Any) -> Html:
+    """The first cell of a row is its heading. A row that is markup already stands as it is."""
+    top = tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head)))
+    body = (
+        row
+        if isinstance(row, Html)
+        else tag("tr", tag("th", row[0], scope="row"), *(c if _is_cell(c) else tag("td", c) for c in row[1:]))
+        for row in rows
+    )
+    inner = tag("table", tag("caption", caption, class_="unseen"), top, tag("tbody", *body), **attributes)
+    return tag("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def _is_cell(value: Any) -> bool:
+    return isinstance(value, Html) and value.startswith("<td")
+
+
+def fold(title: Any, *inside: Any) -> Html:
+    return tag("details", tag("summary", title), *inside)
+
+
+def data_uri(data: bytes, kind: str = "image/webp") -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def percent(share: float) -> str:
+    """
+    >>> percent(0.9649)
+    '96.5'
+    """
+    return f"{100 * share:.1f}"
+
+
+def asset(name: str) -> Html:
+    """A style sheet or script of this folder."""
+    return Html((files(__package__) / name).read_text())
+
+
+def document(title: str, *body: Any, scripts: Sequence[str] = ()) -> str:
+    """A page that needs nothing else."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("title", title),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("link", rel="icon", href="data:,"),  # or browsers ask for one
+        tag("style", asset("page.css")),
+    )
+    inner = tag("body", *body, *(tag("script", asset(name)) for name in scripts))
+    return f"<!doctype html>{tag('html', head, inner, lang='en')}"

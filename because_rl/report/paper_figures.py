@@ -1,0 +1,207 @@
+"""The figures of the paper's experiments. Colours are told apart by colour-blind eyes too (Okabe and Ito's), and every
+line has its own marker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import NullLocator
+
+from because_rl.discovery.mask import CausalMask
+from because_rl.graph import Graph
+
+BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#4A5568"
+STYLES = {
+    "because": ("BECAUSE", BLUE, "o", "-"),
+    "mopo": ("MOPO", ORANGE, "s", "--"),
+    "counterfactual": ("counterfactual", BLUE, "o", "-"),
+    "random": ("random", ORANGE, "s", "--"),
+}
+"""name -> what it is called, its colour, marker and line"""
+Rows = Sequence[Mapping[str, Any]]
+
+
+def draw_knob(rows: Rows, x: str, label: str) -> Figure:
+    """Success against the column `x`: a panel per dataset and split; bars are 95% intervals."""
+    data = list(dict.fromkeys((row["world"], row["policy"]) for row in rows))
+    splits = sorted({row["split"] for row in rows})
+    cells = [(world, policy, split) for split in splits for world, policy in data]
+    shape = (len(splits), len(data)) if len(data) > 1 else (1, len(splits))
+    figure = Figure(figsize=(1.2 + 2.9 * shape[1], 0.9 + 2.4 * shape[0]), layout="constrained")
+    panels = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False)
+    ticks = sorted({row[x] for row in rows})
+    least = min((tick for tick in ticks if tick > 0), default=1.0)
+    for axes, (world, policy, split) in zip(panels.flat, cells, strict=True):
+        mine = [row for row in rows if (row["world"], row["policy"], row["split"]) == (world, policy, split)]
+        for k, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
+            line = sorted((row for row in mine if row["method"] == method), key=lambda row: row[x])
+            _line(axes, method, [row[x] for row in line], line, "success", k)
+        axes.set(ylim=(-0.04, 1.04), yticks=[0, 0.25, 0.5, 0.75, 1.0])
+        if ticks[0] > 0:
+            axes.set_xscale("log")
+        else:
+            axes.set_xscale("symlog", linthresh=least, linscale=0.5)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_title(f"{world.capitalize()} {policy}".strip() + f", split {split}", fontsize=11)
+    for axes in panels[-1]:
+        axes.set_xlabel(label)
+    for row_of_panels in panels:
+        row_of_panels[0].set_ylabel("success")
+    _legend(figure, panels[0][0])
+    return figure
+
+
+def draw_curves(rows: Rows) -> Figure:
+    """Loss of the energy model against steps, a panel per dataset; bands are 95% intervals."""
+    data = list(dict.fromkeys((row["world"], row["policy"]) for row in rows))
+    figure = Figure(figsize=(1.4 + 3.2 * len(data), 3.2), layout="constrained")
+    panels = figure.subplots(1, len(data), sharey=True, squeeze=False)[0]
+    for axes, (world, policy) in zip(panels, data, strict=True):
+        for kind in dict.fromkeys(row["negatives"] for row in rows):
+            line = [r for r in rows if (r["world"], r["policy"], r["negatives"]) == (world, policy, kind)]
+            name, colour, _, dash = STYLES[kind]
+            steps = [row["step"] for row in line]
+            axes.fill_between(
+                steps, *([row[end] for row in line] for end in ("low95", "high95")), color=colour, alpha=0.2
+            )
+            axes.plot(
+                steps, [row["loss"] for row in line], dash, color=colour, label=f"{name} negatives", linewidth=1.8
+            )
+        axes.set(title=f"{world.capitalize()} {policy}", xlabel="gradient steps")
+        _tidy(axes)
+    panels[0].set_ylabel("E(positives) − E(negatives)")
+    _legend(figure, panels[0])
+    return figure
+
+
+def draw_mismatch(groups: Sequence[Any]) -> Figure:
+    """Distribution functions of the episodic loss, successful and failed episodes: a row per method, a column per data.
+
+    A group has a method, policy and split, and losses of those that `succeeded` and `failed`.
+    """
+    methods = list(dict.fromkeys(g.method for g in groups))
+    columns = list(dict.fromkeys((g.policy, g.split) for g in groups))
+    figure = Figure(figsize=(1.2 + 2.6 * len(columns), 0.9 + 2.3 * len(methods)), layout="constrained")
+    panels = figure.subplots(len(methods), len(columns), sharey=True, squeeze=False)
+    for g in groups:
+        axes = panels[methods.index(g.method)][columns.index((g.policy, g.split))]
+        for name, losses, colour, dash in (("succeeded", g.succeeded, BLUE, "-"), ("failed", g.failed, ORANGE, "--")):
+            if len(losses):
+                x = np.sort(losses)
+                y = np.arange(1, len(x) + 1) / len(x)
+                axes.step(
+                    np.append(x[0], x), np.append(0, y), dash, where="post", color=colour, label=name, linewidth=1.8
+                )
+        floor = max(min([*g.succeeded, *g.failed]), 1e-5)
+        axes.set_xscale("symlog", linthresh=floor) if floor < 1e-2 else None
+        told = f"n = {len(g.succeeded)} and {len(g.failed)}"
+        axes.annotate(told, (0.97, 0.04), xycoords="axes fraction", ha="right", fontsize=8, color=GREY)
+        _tidy(axes)
+    for axes, (policy, split) in zip(panels[0], columns, strict=True):
+        axes.set_title(f"{policy}, split {split}", fontsize=11)
+    for row, method in zip(panels, methods, strict=True):
+        row[0].set_ylabel(f"{method}\nshare of episodes below")
+    for axes in panels[-1]:
+        axes.set_xlabel("episodic model loss")
+    _legend(figure, *panels.flat)
+    return figure
+
+
+def draw_graphs(found: Sequence[tuple[str, CausalMask, Graph]]) -> Figure:
+    """Matrices of edges, causes down and effects across: the true graph, and beside it the one that was discovered."""
+    heights = [1.6 + 0.2 * len(mask.inputs) for _, mask, _ in found]
+    widest = max(len(mask.targets) for _, mask, _ in found)
+    figure = Figure(figsize=(3.0 + 0.42 * widest, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(found), 2, squeeze=False, height_ratios=heights)
+    for (left, right), (world, mask, truth) in zip(panels, found, strict=True):
+        want, have = truth.matrix, mask.matrix
+        rare = np.array([[(i, j) in truth.rare for j in mask.targets] for i in mask.inputs])
+        _matrix(left, mask, [(want & ~rare, BLUE), (rare, "#9CC9E6")])
+        _matrix(right, mask, [(want & have, BLUE), (have & ~want, PINK), (want & ~have, ORANGE)])
+        right.set_yticklabels([])
+        left.set_title(f"{world}: true", fontsize=11)
+        right.set_title(f"{world}: discovered", fontsize=11)
+        left.set_ylabel("cause at t")
+    for axes in panels[-1]:
+        axes.set_xlabel("effect at t + 1")
+    shown = {"edge": BLUE, "true edge that acts rarely": "#9CC9E6", "false edge": PINK, "missed edge": ORANGE}
+    handles = [Patch(color=colour, label=name) for name, colour in shown.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def _matrix(axes: Axes, mask: CausalMask, layers: Sequence[tuple[np.ndarray, str]]) -> None:
+    rows, columns = len(mask.inputs), len(mask.targets)
+    for where, colour in layers:
+        i, j = np.nonzero(where)
+        axes.bar(j, np.full(len(j), 0.86), 0.86, bottom=i - 0.43, color=colour)
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+    axes.set_xticks(range(columns), mask.targets, rotation=90, fontsize=7)
+    axes.set_yticks(range(rows), mask.inputs, fontsize=7)
+    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
+    axes.grid(True, which="minor", color="#e2e8f0", linewidth=0.6)
+    axes.tick_params(which="both", length=0)
+    axes.set_axisbelow(True)
+
+
+def draw_pictures(found: Sequence[tuple[str, str, np.ndarray]]) -> Figure:
+    """(world, split, picture): a column per world, a row per split."""
+    worlds = list(dict.fromkeys(world for world, _, _ in found))
+    splits = list(dict.fromkeys(split for _, split, _ in found))
+    shape = {world: picture.shape for world, _, picture in found}
+    widths = [shape[world][1] / shape[world][0] for world in worlds]
+    figure = Figure(figsize=(0.5 + 2.6 * sum(widths), 0.4 + 2.6 * len(splits)), layout="constrained")
+    panels = figure.subplots(len(splits), len(worlds), squeeze=False, width_ratios=widths)
+    for world, split, picture in found:
+        axes = panels[splits.index(split)][worlds.index(world)]
+        axes.imshow(picture, interpolation="antialiased")
+        axes.set(xticks=[], yticks=[])
+        for side in axes.spines.values():
+            side.set_color("#cbd5e0")
+        if split == splits[0]:
+            axes.set_title(world.capitalize(), fontsize=12)
+        if world == worlds[0]:
+            axes.set_ylabel({"I": "I: training law", "O": "O: law broken"}.get(split, split), fontsize=11)
+    return figure
+
+
+# Parts -------------------------------------------------------------------------------------------------
+
+
+def _line(axes: Axes, kind: str, x: Sequence[float], rows: Rows, y: str, place: int) -> None:
+    name, colour, marker, dash = STYLES.get(kind, (kind, GREY, "^", ":"))
+    middle = [row[y] for row in rows]
+    reach = [[max(0.0, row[y] - row["low95"]) for row in rows], [max(0.0, row["high95"] - row[y]) for row in rows]]
+    bars = axes.errorbar(
+        *(x, middle, reach),
+        marker=marker,
+        linestyle=dash,
+        color=colour,
+        label=name,
+        capsize=3,
+        linewidth=1.8,
+        markersize=5,
+    )
+    for bar in bars[2]:
+        bar.set(alpha=0.6, linewidth=3.5 - 1.5 * place)
+    _tidy(axes)
+
+
+def _tidy(axes: Axes) -> None:
+    axes.grid(True, color="#e2e8f0", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _legend(figure: Figure, *axes: Axes) -> None:
+    """One for all panels, above them."""
+    handles = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize=10)
