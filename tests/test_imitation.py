@@ -263,30 +263,6 @@ def small(kind, episodes=12):
     return logged(factors, state, action, state + 0.1, rng.random((n, 1)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "kind"), [("ccil", "unlock"), ("ccil", "lift"), ("icil", "unlock"), ("icil", "crash")]
-)
-def test_they_run_on_the_factors_of_every_world(name, kind, tmp_path):
-    data = small(kind)
-    settings = {"hidden": 8, "batch": 16, "steps": 30} | (BRIEF if name == "icil" else {})
-    agent = make_method(name, settings).fit(data, Run([0, 1], tmp_path, chunk=10))
-    first = acted(agent, data, 20)
-    np.testing.assert_array_equal(first, acted(agent, data, 20))  # begin forgets
-    if kind == "unlock":
-        assert first.shape == (2, 20)
-        assert np.isin(first, (0, 1, 2)).all()
-    else:
-        assert first.shape == (2, 20, 3)
-        assert (first >= data.action.min(0)).all()
-        assert (first <= data.action.max(0)).all()
-    if (name, kind) == ("ccil", "lift"):
-        alone = acted(make_method(name, settings).fit(data, Run([1])), data, 20)
-        np.testing.assert_allclose(alone[0], first[1], atol=1e-4)
-    again = make_method(name, settings).fit(data, Run([0, 1], tmp_path, chunk=10))
-    np.testing.assert_array_equal(first, acted(again, data, 20))
-
-
 def test_the_papers_tables():
     for world, hidden, weight, rate in (
         ("lift", 256, 1e-4, 1e-4),

@@ -44,6 +44,7 @@ from because_rl.algorithms.actor import Imitated, View, imitated, imitator
 from because_rl.algorithms.agent import Agent, Data, Method
 from because_rl.algorithms.run import Run
 from because_rl.errors import BecauseError
+from because_rl.models.latent import information
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.noise import normal, uniform
@@ -196,14 +197,6 @@ def imagine(nets: Nets, phi: Array, eta: Array, environment: Array, action: Arra
     then = encode(nets.forth_phi, jnp.concatenate([phi, action]))
     rest = own(nets.forth_eta, environment, jnp.concatenate([eta, action]))
     return nets.psi(jnp.concatenate([then, rest]))
-
-
-def information(mine: Any, phi: Array, eta: Array) -> Float[Array, ""]:
-    """MINE's bound of the mutual information; rows of a batch come in random order, so the next is any other."""
-    together, apart = (
-        jax.vmap(lambda a, b: mine(jnp.concatenate([a, b]))[0])(phi, part) for part in (eta, jnp.roll(eta, 1, axis=0))
-    )
-    return together.mean() - jax.nn.logsumexp(apart) + float(np.log(len(phi)))
 
 
 def icil_loss(
