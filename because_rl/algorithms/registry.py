@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import UnionType
@@ -110,13 +111,20 @@ def _read(key: str, value: Any, hint: Any) -> Any:
     """The value as the type says; text is read as JSON where that fits, so '1e-3' is a number."""
     choices = [value]
     if isinstance(value, str):
-        with contextlib.suppress(json.JSONDecodeError):
+        with contextlib.suppress(ValueError, RecursionError):  # no JSON, a number without end, or too deep
             choices.insert(0, json.loads(value))
     for choice in choices:
         fits, read = _fit(choice, hint)
-        if fits:
+        if fits and _sound(read):
             return read
     raise _unfit(key, value, str(hint.__name__ if isinstance(hint, type) else hint))
+
+
+def _sound(value: Any) -> bool:
+    """No count is negative, and numbers are finite: JSON, in which runs are kept, has no others."""
+    if isinstance(value, Mapping | list | tuple):
+        return all(map(_sound, value.values() if isinstance(value, Mapping) else value))
+    return value >= 0 if isinstance(value, int) else not isinstance(value, float) or math.isfinite(value)
 
 
 def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
