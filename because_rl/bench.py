@@ -42,8 +42,8 @@ def bench_behaviours(
 @bench.command("discovery", epilog="Example: because bench discovery --replications 200 --test residual")
 def bench_discovery(
     replications: Annotated[int, typer.Option(help="Data sets per test and case.")] = 200,
-    test: Annotated[list[str] | None, typer.Option(help="Tests to run; repeatable [ours and installed peers].")] = None,
-    case: Annotated[list[str] | None, typer.Option(help="Cases to run; repeatable [all that fit the test].")] = None,
+    test: Annotated[list[str] | None, typer.Option(help="Tests to run; repeatable (ours and installed peers).")] = None,
+    case: Annotated[list[str] | None, typer.Option(help="Cases to run; repeatable (all that fit the test).")] = None,
     keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run goes on.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
@@ -74,9 +74,9 @@ def bench_discovery(
 @bench.command("graphs", epilog="Example: because bench graphs --data crash-expert --seed 11 --keep work/graphs")
 def bench_graphs(
     keep: Annotated[Path, typer.Option(help="Folder for datasets and verdicts, from which a later run goes on.")],
-    data: Annotated[list[str] | None, typer.Option(help="Recipes, such as lift-expert; repeatable [all nine].")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Dataset seeds; repeatable [five fresh ones].")] = None,
-    spurious: Annotated[list[int] | None, typer.Option(help="Spurious levels; repeatable [1 and 8].")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Recipes, such as lift-expert; repeatable (all nine).")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Dataset seeds; repeatable (five fresh ones).")] = None,
+    spurious: Annotated[list[int] | None, typer.Option(help="Spurious levels; repeatable (1 and 8).")] = None,
     pooled: Annotated[bool, typer.Option("--pooled", help="Also ignore hidden causes, to show what they do.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that share the datasets.")] = 1,
     output: Output = None,
@@ -100,7 +100,7 @@ def bench_graphs(
 
 @bench.command("mask", epilog="Example: because bench mask --n 2000 --n 15000 -o results/discovery/cost.json")
 def bench_mask(
-    n: Annotated[list[int] | None, typer.Option(help="Transitions; repeatable [15000].")] = None,
+    n: Annotated[list[int] | None, typer.Option(help="Transitions; repeatable (15000).")] = None,
     pairs: Annotated[int, typer.Option(help="Pairs to time fcit on, scaled to all 285; 0 leaves it out.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
     output: Output = None,
@@ -146,7 +146,7 @@ def bench_fuzz(
     seed: Annotated[int, typer.Option(help="Seed of the damage.")] = 0,
     target: Annotated[
         list[str] | None,
-        typer.Option(help="grid, settings, factors, log, dataset, arrays or run; repeatable [all]."),
+        typer.Option(help="grid, settings, factors, log, dataset, arrays or run; repeatable (all)."),
     ] = None,
     workers: Annotated[int, typer.Option(help="Targets examined at a time.")] = 1,
     output: Output = None,

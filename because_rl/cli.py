@@ -87,13 +87,13 @@ app.command("factors", epilog="Example: because factors log.hdf5 -o factors.yaml
 @app.command(epilog="Example: because collect unlock-medium --episodes 50 --seed 1")
 def collect(
     name: Annotated[str, typer.Argument(help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine.")],
-    episodes: Annotated[int | None, typer.Option(help="Episodes [paper: 200 for unlock, else 1000].")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Episodes (paper: 200 for unlock, else 1000).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of scenes and behaviour; the same seed gives the same bytes.")] = 0,
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
     coverage: Annotated[
         float | None, typer.Option(help="Unlock only: share q of episodes that try the door without the key.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes [all cores].")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes (all cores).")] = None,
     simulator: Annotated[bool, typer.Option("--simulator", help="Step the unmodified simulators (slow).")] = False,
     force: Annotated[bool, typer.Option("--force", help="Collect again what is already there.")] = False,
     root: Root = None,
@@ -215,11 +215,11 @@ def graph(
 def discover(
     dataset: Annotated[str, typer.Argument(help="A dataset id, or the path of any Minari dataset.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for graph.json and pictures [under the root].")
+        Path | None, typer.Option("-o", "--output", help="Folder for graph.json and pictures (under the root).")
     ] = None,
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
-    test: Annotated[str | None, typer.Option(help="gtest, residual, fcit, fisherz or l0 [by types].")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Keep an edge when p is below this [by the test].")] = None,
+    test: Annotated[str | None, typer.Option(help="gtest, residual, fcit, fisherz or l0 (by types).")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Keep an edge when p is below this (by the test).")] = None,
     fdr: Annotated[bool, typer.Option("--fdr", help="Control the false discovery rate (Benjamini-Yekutieli).")] = False,
     batches: Annotated[int, typer.Option(help="Batches of trajectories for edge weights (M-bar); 0: none.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of folds, shuffles and batches.")] = 0,
@@ -271,14 +271,14 @@ def _edge(text: str) -> tuple[str, str]:
 
 @app.command(epilog="Example: because train because --data unlock-medium --seeds 10 --set batches=0")
 def train(
-    method: Annotated[str, typer.Argument(help="The method to train: because, optimism, linear, full, mopo or td3bc.")],
+    method: Annotated[str, typer.Argument(help="because, one of its ablations, or a baseline: see docs/methods.md.")],
     data: Annotated[str, typer.Option(help="A dataset id, or the path of any Minari dataset.")],
     seeds: Annotated[int, typer.Option(help="Train the seeds 0, 1, ... as one program.")] = 10,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method: 'alpha=1.5'; repeatable.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder of the run [under the root, by method and data].")
+        Path | None, typer.Option("-o", "--output", help="Folder of the run (under the root, by method and data).")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
@@ -315,7 +315,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     split: Annotated[str, typer.Option(help="I (training law) or O (law broken).")] = "O",
     episodes: Annotated[int, typer.Option(help="Episodes per seed, the same scenes for every method.")] = 100,
-    spurious: Annotated[int | None, typer.Option(help="Spurious level: 1, 2, 4 or 8 [as in the data].")] = None,
+    spurious: Annotated[int | None, typer.Option(help="Spurious level: 1, 2, 4 or 8 (as in the data).")] = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -344,7 +344,7 @@ def report_command(
         "report"
     ),
     oracle: Annotated[
-        Path | None, typer.Option(help="What 'because oracle -o FILE' wrote [of a sweep: RESULTS/oracle.json].")
+        Path | None, typer.Option(help="What 'because oracle -o FILE' wrote (of a sweep: RESULTS/oracle.json).")
     ] = None,
     pictures: Annotated[
         float, typer.Option(help="Of a sweep: seconds to spend on new pictures, which RESULTS/pictures keeps.")
@@ -373,9 +373,9 @@ def report_command(
 
 @app.command("oracle", epilog="Example: because oracle -o results/oracle.json")
 def oracle_command(
-    world: Annotated[list[str] | None, typer.Option(help="Worlds; repeatable [all].")] = None,
-    split: Annotated[list[str] | None, typer.Option(help="Splits; repeatable [I and O].")] = None,
-    episodes: Annotated[int | None, typer.Option(help="Per world and split [200, 100, 30].")] = None,
+    world: Annotated[list[str] | None, typer.Option(help="Worlds; repeatable (all).")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Splits; repeatable (I and O).")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Per world and split (200, 100, 30).")] = None,
     output: Output = None,
     as_json: Json = False,
 ) -> None:

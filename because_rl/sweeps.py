@@ -38,19 +38,19 @@ def sweep(
     methods: Annotated[str | None, typer.Option(help="Only these, with commas between them.")] = None,
     worlds: Annotated[str | None, typer.Option(help="Only these.")] = None,
     policies: Annotated[str | None, typer.Option(help="Only these: random, medium, expert.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... [10].")] = None,
-    episodes: Annotated[int | None, typer.Option(help="Of evaluation, per seed and split [100].")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... (10).")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Of evaluation, per seed and split (100).")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="'hidden=64' for all methods, 'mopo:members=3' for one.")
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = Path("results"),
-    work: Annotated[Path | None, typer.Option(help="Folder of the runs while they last [under the root].")] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder of the runs while they last (under the root).")] = None,
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once they are evaluated.")] = False,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that share the work [1; ray: what the cluster has]; 0: this one.")
+        int | None, typer.Option(help="Processes that share the work (1; ray: what the cluster has); 0: this one.")
     ] = None,
     engine: Annotated[str, typer.Option(help="Where they run: 'local' or 'ray'.")] = "local",
-    address: Annotated[str, typer.Option(help="Of the Ray cluster: HOST:PORT ['auto': the one here].")] = "auto",
+    address: Annotated[str, typer.Option(help="Of the Ray cluster: HOST:PORT ('auto': the one here).")] = "auto",
     gpus: Annotated[float, typer.Option(help="With Ray: GPUs of each job, such as 0.25.")] = 0.0,
     compile_cache: Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")] = False,

@@ -1,12 +1,16 @@
 """The contract of every command: JSON alone on stdout, words on stderr, exit codes 0 and 2."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+import because_rl
 
 
 def because(*arguments, root=None, code=0):
@@ -119,3 +123,10 @@ def test_discover_refuses_bad_edges_and_tests(tmp_path):
     name = "because/unlock-medium-n20-v0"
     assert "cause->effect" in because("discover", name, "--force", "key", root=tmp_path, code=2).stderr
     assert "no independence test 'tarot'" in because("discover", name, "--test", "tarot", root=tmp_path, code=2).stderr
+
+
+def test_help_shows_all_that_it_says():
+    """Typer takes words in square brackets for markup and drops them."""
+    sources = [*Path(because_rl.__file__).parent.glob("*.py")]
+    lost = [line for file in sources for line in file.read_text().splitlines() if re.search(r'help=f?"[^"]*\[', line)]
+    assert not lost
