@@ -303,12 +303,16 @@ def test_each_network_of_an_event_misses_a_share_of_the_episodes():
     model = BilinearModel(LAYOUT, jax.random.key(0), hidden=8, events=4)
     lights = next(n for n, f in enumerate(LAYOUT.families) if f.type == "binary" and not f.slots)
 
-    def moved(episode, **weights):
+    @eqx.filter_jit
+    def slope(model, batch, jackknife):
+        weights = Weights(background=0.0, representation=0.0, phi=0.0, mu=0.0, jackknife=jackknife)
+        loss = partial(world_model_loss, weights, stats)
+        return eqx.filter_grad(lambda m: loss(m, wiring, batch, jax.random.key(1))[0])(model)
+
+    def moved(episode, jackknife=True):
         """(networks,) how much the rows of this episode pull at each."""
-        batch = data | {"episode": jnp.full(200, float(episode))}
-        loss = partial(world_model_loss, Weights(background=0.0, representation=0.0, phi=0.0, mu=0.0, **weights), stats)
-        slope = eqx.filter_jit(eqx.filter_grad(lambda m: loss(m, wiring, batch, jax.random.key(1))[0]))(model)
-        return np.abs(np.asarray(slope.heads[lights].read.common.weights[0])).reshape(4, -1).sum(1)
+        found = slope(model, data | {"episode": jnp.full(200, float(episode))}, jackknife)
+        return np.abs(np.asarray(found.heads[lights].read.common.weights[0])).reshape(4, -1).sum(1)
 
     assert [np.flatnonzero(moved(episode) == 0).tolist() for episode in (0, 1, 6, 11)] == [[0], [1], [2], [3]]
     assert (moved(0, jackknife=False) > 0).all()

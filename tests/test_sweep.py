@@ -492,7 +492,7 @@ def test_a_new_baseline_leaves_the_cells_of_other_methods_alone(tmp_path, monkey
         ({"episodes": 0}, "episodes=0"),
         ({"chunk": 0}, "chunk=0"),
         ({"ratios": [0.0]}, "ratio 0.0"),
-        ({"ratios": [float("nan")]}, "ratio nan"),
+        ({"ratios": [float("nan")]}, r"ratios=\[nan\]"),
         ({"spurious": [3]}, "spurious=3"),
         ({"coverages": [2.0]}, "coverage 2.0"),
         ({"colour": "red"}, "no setting 'colour' in Grid"),
