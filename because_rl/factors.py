@@ -6,16 +6,16 @@ mean the same sort of thing (agent, key and door are all sets of cells) and shar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import yaml
 
 from because_rl.errors import BecauseError
-from because_rl.io import read_json
+from because_rl.io import read_json, read_yaml
 
 FactorType = Literal["categorical", "binary", "continuous"]
 Relation = Literal["equal", "at_least", "at_most"]
@@ -49,7 +49,7 @@ class Factor:
                 need=f"one of {', '.join(get_args(FactorType))}.",
                 fix=_FIX,
             )
-        if not (isinstance(self.start, int) and isinstance(self.stop, int) and 0 <= self.start < self.stop):
+        if not (type(self.start) is int and type(self.stop) is int and 0 <= self.start < self.stop):
             raise BecauseError(
                 f"Factor {self.name!r} has columns [{self.start}, {self.stop}].",
                 need="whole numbers [start, stop] with 0 <= start < stop (stop excluded).",
@@ -60,6 +60,12 @@ class Factor:
                 f"Categorical factor {self.name!r} has one column.",
                 need="one column per level (one-hot), so at least two.",
                 fix="use type 'binary' for a single 0/1 column.",
+            )
+        if not isinstance(self.kind, str) or not isinstance(self.optional, bool):
+            raise BecauseError(
+                f"Factor {self.name!r} has kind {self.kind!r} and optional {self.optional!r}.",
+                need="a name, and true or false.",
+                fix=_FIX,
             )
         if self.optional and self.type != "categorical":
             raise BecauseError(
@@ -107,7 +113,9 @@ class GoalFactor(Factor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "tolerance", float(self.tolerance))  # YAML reads 1e-06 as text
+        object.__setattr__(self, "tolerance", _number(self.tolerance, f"Goal {self.name!r}: the tolerance"))
+        if self.tolerance < 0:
+            raise BecauseError(f"Goal {self.name!r} has tolerance {self.tolerance}.", need="0 or more.", fix=_FIX)
         if self.relation not in get_args(Relation):
             raise BecauseError(
                 f"Goal {self.name!r} has relation {self.relation!r}.",
@@ -232,19 +240,25 @@ class FactorSpec:
 
     @classmethod
     def from_dict(cls, value: Any) -> FactorSpec:
-        if not isinstance(value, Mapping) or not {"state", "action"} <= set(value):
-            got = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+        known = {"state", "action", "goal", "codes"}
+        if not isinstance(value, Mapping) or not {"state", "action"} <= set(value) <= known:
+            got = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
             raise BecauseError(
                 f"A factor spec has the entries {got}.",
                 need="'state' and 'action' (and if you like 'goal', 'codes').",
                 fix=_FIX,
             )
         codes = value.get("codes")
+        for name, part in value.items():
+            if not (isinstance(part, list | tuple) or (part is None and name in ("goal", "codes"))):
+                raise BecauseError(f"{name!r} is {part!r}.", need="a list.", fix=_FIX)
+        if not all(isinstance(row, list | tuple) for row in codes or ()):
+            raise BecauseError("'codes' has rows that are no lists.", need="numbers in rows.", fix=_FIX)
         return cls(
             tuple(_parse(entry, Factor) for entry in value["state"]),
             tuple(_parse(entry, Factor) for entry in value["action"]),
             tuple(_parse(entry, GoalFactor) for entry in value.get("goal") or ()),
-            None if codes is None else tuple(tuple(float(x) for x in row) for row in codes),
+            None if codes is None else tuple(tuple(_number(x, "An entry of 'codes'") for x in row) for row in codes),
         )
 
     @classmethod
@@ -255,10 +269,7 @@ class FactorSpec:
             raise BecauseError(f"There is no file {path}.", need="a factor spec in JSON or YAML.", fix=_FIX)
         if path.suffix == ".json":
             return cls.from_dict(read_json(path))
-        try:
-            return cls.from_dict(yaml.safe_load(path.read_text()))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise BecauseError(f"{path} is not valid YAML ({error}).", need="a factor spec.", fix=_FIX) from error
+        return cls.from_dict(read_yaml(path))
 
     def rows(self) -> list[dict[str, str]]:
         """One row per factor, for printing."""
@@ -294,6 +305,17 @@ def pack(*entries: tuple) -> tuple[Factor, ...]:
     return tuple(factors)
 
 
+def _number(value: Any, what: str) -> float:
+    """A finite number; YAML reads 1e-06 as text."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise BecauseError(f"{what} is {value!r}.", need="a finite number.", fix=_FIX)
+    return number
+
+
 def _parse(entry: Any, cls: type) -> Any:
     allowed = {"name", "columns", "type", "kind", "optional"} | (
         {"of", "relation", "tolerance"} if cls is GoalFactor else set()
@@ -305,7 +327,7 @@ def _parse(entry: Any, cls: type) -> Any:
             fix=_FIX,
         )
     columns = entry["columns"]
-    if isinstance(columns, int):
+    if type(columns) is int:
         columns = [columns, columns + 1]
     if not (isinstance(columns, list | tuple) and len(columns) == 2):
         raise BecauseError(

@@ -167,7 +167,7 @@ def test_the_log_ratio_finds_the_wrong_transitions_and_the_penalty_follows():
     held = data.rows(data.held_out)
 
     def ask(p, state, action):
-        guess, _, penalty = mnm._successor(layout, MNM.floor, stats, p, state, action)
+        guess, _, penalty = agent.learned.successor(p, state, action)
         ratio = p["discriminator"](layout, stats, state, action, guess)
         return guess[0] - state[0], ratio, penalty, agent.learned.imagine(p, state, action)[1]
 

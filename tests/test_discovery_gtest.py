@@ -102,3 +102,10 @@ def test_same_seed_same_answer():
     v = unlock("medium", 30)
     first, second = GTest(permutations=199)(v, seed=3), GTest(permutations=199)(v, seed=3)
     assert (first.p == second.p).all()
+
+
+def test_a_fine_threshold_gets_enough_shuffles_to_be_reached():
+    """p is never under 1 / (1 + shuffles): with the default number no sparse edge would pass the paper's 1e-4."""
+    assert GTest().fine_enough(2e-3).permutations == GTest().permutations
+    assert 1 / (1 + GTest().fine_enough(1e-4).permutations) < 1e-4
+    assert GTest().fine_enough(1e-300).permutations == 100_000

@@ -162,7 +162,7 @@ def shoot(config, goal, left, before=None, penalty=0.0, state=REST, seed=0):
 
 
 def all_out(config, push=1.0):
-    return Plan(jnp.full((config.horizon, 1), push), jnp.zeros(()))
+    return Plan(jnp.full((config.horizon, 1), push), jnp.zeros((config.horizon, 2)), jnp.zeros(()))
 
 
 @pytest.mark.parametrize("method", ["best", "mppi", "cem"])
@@ -192,10 +192,24 @@ def test_the_last_plan_is_kept(method):
 
 def test_the_last_plan_goes_on_one_step_later():
     config = replace(CONFIG, population=4)
-    before = Plan(jnp.linspace(-1.0, 1.0, 8)[:, None], jnp.zeros(()))
+    before = Plan(jnp.linspace(-1.0, 1.0, 8)[:, None], jnp.zeros((8, 2)), jnp.zeros(()))
     after = shoot(config, 100.0, 8, before)  # nothing pays, so the first candidate wins
     np.testing.assert_allclose(after.actions[:-1], before.actions[1:], rtol=1e-6)
     np.testing.assert_allclose(after.actions[-1], before.actions[-1])
+
+
+def test_of_a_law_the_noise_is_kept_and_strays_stay_in_it():
+    """The law pushes by a tenth of its noise; wide noise on actions would reach what the law does not."""
+    config = replace(CONFIG, population=64, stray=1.0, proposals="behaviour")
+    law = POINT._replace(law=lambda p, state, goal, noise: 0.01 * jnp.clip(noise[1:], -1.0, 1.0))
+    rest = (REST, jnp.asarray([100.0])), (jnp.asarray(8), -LIMIT, LIMIT, jax.random.key(0))
+    noise = jnp.stack([jnp.zeros(8), jnp.linspace(-1.0, 1.0, 8)], axis=1)
+    before = Plan(0.01 * noise[:, 1:], noise, jnp.zeros(()))
+    after = plan(config, MASS, law, jnp.zeros(()), *rest[0], before, *rest[1])  # nothing pays: the first wins
+    np.testing.assert_allclose(after.noise[:-1], noise[1:], rtol=1e-6)
+    np.testing.assert_allclose(after.actions[:-1], before.actions[1:], rtol=1e-5)
+    far = plan(config, MASS, law, jnp.zeros(()), REST, jnp.asarray([0.2]), before, *rest[1])
+    assert jnp.abs(far.actions).max() <= 0.01
 
 
 @pytest.mark.parametrize(("left", "score"), [(4, 0.0), (5, G**4), (8, G**4)])

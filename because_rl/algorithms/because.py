@@ -1,8 +1,8 @@
 """BECAUSE (Lin et al., NeurIPS 2024): bilinear causal representation for generalizable offline model-based RL.
 
-    1  estimate the causal mask M from the data, weighted over batches of trajectories (M-bar, equation 8)
+    1  estimate the causal mask M from the data, weighted over batches of trajectories (M-bar, equation 7)
     2  learn phi, mu and the core under it                                             (equations 5 and 6)
-    3  fit the energy of (s, a, s') on the causal representation                       (equation 7)
+    3  fit the energy of (s, a, s') on the causal representation                       (equation 8)
     4  plan pessimistically: Q(s, a) = r - lambda (E(s, a) + 1) / 2 + E V(s')          (equation 9)
 
 The paper's ablations are configs: `optimism` plans without the energy, with uniform proposals; `linear` keeps
@@ -25,10 +25,9 @@ from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, pla
 from because_rl.algorithms.run import Run
 from because_rl.discovery.discover import discover
 from because_rl.io import arrays_sha256
-from because_rl.models.bilinear import BilinearModel, whiten, wire
+from because_rl.models.bilinear import BilinearModel, Outputs, whiten, wire
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, foretell, view
 from because_rl.models.layout import Layout
-from because_rl.models.likelihood import decode
 from because_rl.models.objective import Weights, effective_rank, world_model_loss
 from because_rl.models.statistics import Statistics, statistics
 from because_rl.models.training import Stage
@@ -116,12 +115,12 @@ class Because(Method):
             wiring,
             of={"hidden": c.hidden, "weights": asdict(c.weights)},
         )
-        some = train["next_state"][:: max(1, len(train["next_state"]) // 4000)]
+        apart = max(1, len(train["next_state"]) // 4000)
+        some, others = train["next_state"][::apart], train["next_state"][apart // 2 :: apart]
         whitening = jax.jit(
             jax.vmap(lambda model: [whiten(f)[1] for f in jax.vmap(partial(model.represent, stats))(some)])
         )(world)
-        held = data.rows(data.held_out)["next_state"][:4000]
-        rank = jax.jit(jax.vmap(lambda model, white: effective_rank(stats, model, white, held)))(world, whitening)
+        rank = jax.jit(jax.vmap(lambda model, white: effective_rank(stats, model, white, others)))(world, whitening)
 
         # Uncertainty (line 11)
         energy = run.fit(
@@ -140,9 +139,8 @@ class Because(Method):
 
         # Pessimistic planning (lines 12 to 18)
         parameters = {"world": world, "energy": energy, "wiring": wiring}
-        imagine, successor = partial(_imagine, layout, stats), partial(_successor, layout, stats)
         figures = {"least rank of mu": np.asarray(rank).min(1)}
-        return plan_in(data, run, c, layout, stats, weights, parameters, imagine, successor, figures)
+        return plan_in(data, run, c, layout, stats, weights, parameters, predict, figures)
 
     def _mask_of(self, data: Data) -> dict[str, Any]:
         """All that decides the mask."""
@@ -176,7 +174,9 @@ class Because(Method):
         return found.mask.weight.astype(np.float32)
 
 
-def _predict(layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array) -> tuple[list, Array]:
+def predict(
+    layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[list[Outputs], Array]:
     """The outputs, and (E + 1) / 2 where the goal is decided: the mean over the goal-bearing targets."""
     bearing = tuple(n for n, wanted in enumerate(layout.goal_bearing) if wanted) or tuple(range(len(layout.families)))
     x = jnp.concatenate([state, action])
@@ -185,16 +185,3 @@ def _predict(layout: Layout, stats: Statistics, p: dict[str, Any], state: Array,
     seen = view(p["world"], stats, p["wiring"], x, bearing)
     energy = p["energy"](seen, [told[n] for n in bearing], bearing)
     return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0
-
-
-def _imagine(layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array]:
-    outputs, penalty = _predict(layout, stats, p, state, action)
-    return decode(layout, stats, outputs, state, hard=False).state, penalty
-
-
-def _successor(
-    layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[Array, Array, Array]:
-    outputs, penalty = _predict(layout, stats, p, state, action)
-    guess = decode(layout, stats, outputs, state, hard=True)
-    return guess.state, guess.log_p, penalty

@@ -278,7 +278,6 @@ class CDL(Method):
         learner = run.fit(cdl_stage(c, layout, stats, held), data.rows(~data.held_out), ())
         graphs = jax.vmap(lambda mask: kept(mask, c.least))(learner.mask)
         parameters = {"world": learner.model, "mask": graphs}
-        model = partial(nodes.imagine, layout, stats), partial(nodes.successor, layout, stats)
         figures = {"edges": np.asarray(graphs.sum((1, 2)))}
         # The action law and the value see what some seed's graph joins to the goal.
-        return plan_in(data, run, c, layout, stats, np.asarray(graphs.mean(0)), parameters, *model, figures)
+        return plan_in(data, run, c, layout, stats, np.asarray(graphs.mean(0)), parameters, nodes.predict, figures)

@@ -50,7 +50,7 @@ from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, pla
 from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
 from because_rl.models.layout import Layout
-from because_rl.models.likelihood import decode, negative_log_likelihood
+from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import MLP
 from because_rl.models.noise import normal
 from because_rl.models.objective import Weights, world_model_loss
@@ -200,14 +200,12 @@ class Delphic(Method):
         batch = data.rows(keep) | {"summary": jnp.asarray(summary)}
         worlds = run.fit(worlds_stage(c, layout, stats, view, law, summary.shape[1]), batch, wiring)
 
-        model = layout, stats, (c.worlds, c.members, c.epistemic)
         parameters = {"models": worlds.model, "wiring": wiring, "usual": jnp.ones(seeds)}
         held = data.rows(data.held_out)
-        doubt = jax.vmap(lambda p, s, a: _predict(*model, p, s, a)[1], (None, 0, 0))
-        usual = jax.jit(jax.vmap(lambda p: doubt(p, held["state"], held["action"])))(parameters).mean(1)
-        parameters["usual"] = jnp.maximum(usual, LEAST)
-        imagine, successor = partial(_imagine, *model), partial(_successor, *model)
-        return plan_in(data, run, c, layout, stats, everything, parameters, imagine, successor)
+        doubt = jax.vmap(lambda p, s, a: consult(c, layout, stats, p, s, a)[1], (None, 0, 0))
+        usual = jax.jit(jax.vmap(doubt, (0, None, None)))(parameters, held["state"], held["action"])
+        parameters["usual"] = jnp.maximum(usual.mean(1), LEAST)
+        return plan_in(data, run, c, layout, stats, everything, parameters, partial(predict, c))
 
 
 def expectations(layout: Layout, stats: Statistics, wiring: Wiring, models: BilinearModel, x: Array) -> tuple[Any, Any]:
@@ -230,30 +228,17 @@ def variances(expected: Array, worlds: int, members: int) -> tuple[Array, Array]
     return jnp.maximum(between - epistemic / members, 0.0), epistemic
 
 
-Doubt = tuple[int, int, float]
-"""worlds, members, weight of the epistemic part"""
-
-
-def _predict(
-    layout: Layout, stats: Statistics, doubt: Doubt, p: dict[str, Any], state: Array, action: Array
+def consult(
+    c: DelphicConfig, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
 ) -> tuple[list[Outputs], Array]:
     """The mean prediction of all worlds, and u."""
-    worlds, members, weight = doubt
     each, expected = expectations(layout, stats, p["wiring"], p["models"], jnp.concatenate([state, action]))
-    delphic, epistemic = variances(expected, worlds, members)
-    return [jax.tree.map(lambda a: a.mean(0), out) for out in each], delphic + weight * epistemic
+    delphic, epistemic = variances(expected, c.worlds, c.members)
+    return [jax.tree.map(lambda a: a.mean(0), out) for out in each], delphic + c.epistemic * epistemic
 
 
-def _imagine(
-    layout: Layout, stats: Statistics, doubt: Doubt, p: dict[str, Any], state: Array, action: Array
-) -> tuple[Array, Array]:
-    outputs, u = _predict(layout, stats, doubt, p, state, action)
-    return decode(layout, stats, outputs, state, hard=False).state, u / (u + p["usual"])
-
-
-def _successor(
-    layout: Layout, stats: Statistics, doubt: Doubt, p: dict[str, Any], state: Array, action: Array
-) -> tuple[Array, Array, Array]:
-    outputs, u = _predict(layout, stats, doubt, p, state, action)
-    guess = decode(layout, stats, outputs, state, hard=True)
-    return guess.state, guess.log_p, u / (u + p["usual"])
+def predict(
+    c: DelphicConfig, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[list[Outputs], Array]:
+    outputs, u = consult(c, layout, stats, p, state, action)
+    return outputs, u / (u + p["usual"])

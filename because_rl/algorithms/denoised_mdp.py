@@ -120,6 +120,7 @@ class DenoisedMDP(Method):
         usual = jnp.asarray([data.reward[keep].mean(), data.reward[keep].std() + LEAST], jnp.float32)
         world = run.fit(denoised_stage(c, layout, stats, usual), data.rows(keep), ()).world
         in_x = np.asarray(jax.vmap(share)(world))[:, X]
-        model = partial(nodes.imagine, layout, stats), partial(nodes.successor, layout, stats)
         figures = {"factors in x": in_x.sum(1)}
-        return plan_in(data, run, c, layout, stats, in_some_seed(layout, in_x), {"world": world}, *model, figures)
+        return plan_in(
+            data, run, c, layout, stats, in_some_seed(layout, in_x), {"world": world}, nodes.predict, figures
+        )

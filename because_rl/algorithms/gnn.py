@@ -46,13 +46,12 @@ from because_rl.models.nodes import (
     Encoder,
     SlotReader,
     deviation,
-    imagine,
     is_shared,
     pairs,
+    predict,
     read,
     readers,
     relations,
-    successor,
 )
 from because_rl.models.noise import normal
 from because_rl.models.objective import Weights, background
@@ -198,5 +197,4 @@ class GNN(Method):
         )
         world = run.fit(stage, data.rows(~data.held_out), ())
         everything = np.ones((len(layout.inputs), len(data.factors.state)), np.float32)
-        model = partial(imagine, layout, stats), partial(successor, layout, stats)
-        return plan_in(data, run, c, layout, stats, everything, {"world": world}, *model)
+        return plan_in(data, run, c, layout, stats, everything, {"world": world}, predict)

@@ -175,9 +175,10 @@ class IFactor(Method):
         world = run.fit(ifactor_stage(c, layout, stats, usual), batch, ()).world
         shares = np.asarray(jax.vmap(share)(world))
         relevant = shares[:, AR] + shares[:, R]
-        model = partial(nodes.imagine, layout, stats), partial(nodes.successor, layout, stats)
         figures = {"factors in ar and r": relevant.sum(1)}
-        return plan_in(data, run, c, layout, stats, in_some_seed(layout, relevant), {"world": world}, *model, figures)
+        return plan_in(
+            data, run, c, layout, stats, in_some_seed(layout, relevant), {"world": world}, nodes.predict, figures
+        )
 
 
 def spread(values: np.ndarray) -> float:

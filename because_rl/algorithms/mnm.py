@@ -196,8 +196,7 @@ class MnM(Method):
         wiring = each_seed(wire(layout, everything), len(run.seeds))
         nets = run.fit(mnm_stage(c, layout, stats), data.rows(~data.held_out), wiring)
         parameters = {"model": nets.model, "discriminator": nets.discriminator, "wiring": wiring}
-        imagine, successor = partial(_imagine, layout, c.floor, stats), partial(_successor, layout, c.floor, stats)
-        return plan_in(data, run, c, layout, stats, everything, parameters, imagine, successor)
+        return plan_in(data, run, c, layout, stats, everything, parameters, partial(predict, c.floor))
 
 
 def penalty(floor: float, ratio: Array) -> Array:
@@ -205,18 +204,9 @@ def penalty(floor: float, ratio: Array) -> Array:
     return jnp.clip(ratio / log(floor), 0.0, 1.0)
 
 
-def _imagine(
-    layout: Layout, floor: float, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[Array, Array]:
+def predict(
+    floor: float, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[list[Outputs], Array]:
     outputs = p["model"](stats, p["wiring"], jnp.concatenate([state, action]))
     likeliest = decode(layout, stats, outputs, state, hard=True).state
-    ratio = p["discriminator"](layout, stats, state, action, likeliest)
-    return decode(layout, stats, outputs, state, hard=False).state, penalty(floor, ratio)
-
-
-def _successor(
-    layout: Layout, floor: float, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[Array, Array, Array]:
-    outputs = p["model"](stats, p["wiring"], jnp.concatenate([state, action]))
-    guess = decode(layout, stats, outputs, state, hard=True)
-    return guess.state, guess.log_p, penalty(floor, p["discriminator"](layout, stats, state, action, guess.state))
+    return outputs, penalty(floor, p["discriminator"](layout, stats, state, action, likeliest))

@@ -29,7 +29,6 @@ from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, pla
 from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
 from because_rl.models.layout import Layout
-from because_rl.models.likelihood import decode
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.statistics import Statistics, statistics
 from because_rl.models.training import Batch, Stage
@@ -98,36 +97,26 @@ class MOPO(Method):
         )
         parameters = {"ensemble": ensemble, "wiring": wiring, "usual": jnp.ones(seeds)}
         held = data.rows(data.held_out)
-        model = layout, c.penalty, stats
-        usual = jax.jit(
-            jax.vmap(lambda p: jax.vmap(lambda s, a: _predict(*model, p, s, a)[1])(held["state"], held["action"]))
-        )
-        parameters["usual"] = jnp.maximum(usual(parameters).mean(1), 1e-6)
-        imagine, successor = partial(_imagine, *model), partial(_successor, *model)
-        return plan_in(data, run, c, layout, stats, everything, parameters, imagine, successor)
+        doubt = jax.vmap(lambda p, s, a: consult(c.penalty, layout, stats, p, s, a)[1], (None, 0, 0))
+        usual = jax.jit(jax.vmap(doubt, (0, None, None)))(parameters, held["state"], held["action"])
+        parameters["usual"] = jnp.maximum(usual.mean(1), 1e-6)
+        return plan_in(data, run, c, layout, stats, everything, parameters, partial(predict, c.penalty))
 
 
-def _predict(
-    layout: Layout, penalty: str, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+def consult(
+    penalty: str, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
 ) -> tuple[list[Outputs], Array]:
+    """The mean prediction of the members, and u."""
     x = jnp.concatenate([state, action])
     each = jax.vmap(lambda m: m(stats, p["wiring"], x))(p["ensemble"].members)
     return [_average(out) for out in each], uncertainty(layout, penalty, each)
 
 
-def _imagine(
-    layout: Layout, penalty: str, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[Array, Array]:
-    outputs, u = _predict(layout, penalty, stats, p, state, action)
-    return decode(layout, stats, outputs, state, hard=False).state, u / (u + p["usual"])
-
-
-def _successor(
-    layout: Layout, penalty: str, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[Array, Array, Array]:
-    outputs, u = _predict(layout, penalty, stats, p, state, action)
-    guess = decode(layout, stats, outputs, state, hard=True)
-    return guess.state, guess.log_p, u / (u + p["usual"])
+def predict(
+    penalty: str, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[list[Outputs], Array]:
+    outputs, u = consult(penalty, layout, stats, p, state, action)
+    return outputs, u / (u + p["usual"])
 
 
 def _average(out: Outputs) -> Outputs:

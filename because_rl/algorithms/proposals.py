@@ -22,7 +22,9 @@ from because_rl.algorithms.planner_agent import Learned, PlannerAgent, price
 from because_rl.algorithms.run import Run
 from because_rl.factors import FactorSpec
 from because_rl.models.behaviour import Actions, Behaviour, Persistence, behaviour_loss, describe, draw, persistence
+from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
+from because_rl.models.likelihood import decode
 from because_rl.models.statistics import Statistics
 from because_rl.models.training import Stage
 from because_rl.models.value import Value, value_loss, value_of_goal
@@ -55,6 +57,10 @@ CLONE: dict[str, dict[str, Any]] = {"lift": {"behaviour_steps": 6000, "behaviour
 """By held-out likelihood: Lift's action law gains from width and steps, where Crash's, noisier, would be overfitted."""
 
 
+Predict = Callable[[Layout, Statistics, Any, Array, Array], tuple[list[Outputs], Array]]
+"""A fitted model: (layout, statistics, parameters of one seed, state, action) -> outputs, penalty in [0, 1]."""
+
+
 class Proposals(NamedTuple):
     """Fitted, for all seeds."""
 
@@ -74,14 +80,12 @@ def plan_in(
     stats: Statistics,
     weights: np.ndarray,
     parameters: Mapping[str, Any],
-    imagine: Callable[[Any, Array, Array], tuple[Array, Array]],
-    successor: Callable[[Any, Array, Array], tuple[Array, Array, Array]],
+    predict: Predict,
     figures: Mapping[str, np.ndarray] | None = None,
 ) -> PlannerAgent:
     """The agent that plans in a fitted model, which is what all model-based methods end in.
 
-    `weights`: the method's mask (inputs, targets). `imagine` and `successor` are the model's (`Learned`), functions of
-    the `parameters`, which have a leading axis of seeds.
+    `weights`: the method's mask (inputs, targets). `parameters` have a leading axis of seeds.
     """
     parameters, planner = dict(parameters), c.planner
     if data.factors.codes is None and data.factors.goal:
@@ -90,9 +94,25 @@ def plan_in(
         memory = proposals.memory if c.memory is None else c.memory
         planner = replace(planner, memory=memory, habit=proposals.habit)
     seeds = len(run.seeds)
+    imagine, successor = partial(_imagine, predict, layout, stats), partial(_successor, predict, layout, stats)
     pessimism = price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
     learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
     return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism, figures)
+
+
+def _imagine(
+    predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
+) -> tuple[Array, Array]:
+    outputs, penalty = predict(layout, stats, p, state, action)
+    return decode(layout, stats, outputs, state, hard=False).state, penalty
+
+
+def _successor(
+    predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
+) -> tuple[Array, Array, Array]:
+    outputs, penalty = predict(layout, stats, p, state, action)
+    guess = decode(layout, stats, outputs, state, hard=True)
+    return guess.state, guess.log_p, penalty
 
 
 def fit_proposals(

@@ -138,11 +138,10 @@ def _metadata(folder: Path, name: str) -> dict[str, Any]:
         )
     metadata = read_json(path)
     needed = {"total_episodes", "total_steps", "data_format"}
-    if not isinstance(metadata, dict) or needed - set(metadata):
+    have = metadata if isinstance(metadata, dict) else {}
+    if missing := sorted(needed - set(have)) or ["a sound 'because'"] * (not isinstance(have.get("because", {}), dict)):
         raise BecauseError(
-            f"Dataset {name}: {path} lacks {sorted(needed - set(metadata))}.",
-            need="the metadata that Minari writes.",
-            fix="collect it again.",
+            f"Dataset {name}: {path} lacks {missing}.", need="the metadata that Minari writes.", fix="collect it again."
         )
     return metadata
 

@@ -30,8 +30,13 @@ class Checker:
 
     def __init__(self, name: str, folder: Path, observation_space: spaces.Space, action_space: spaces.Space):
         self.name, self.observation_space, self.action_space = name, observation_space, action_space
-        self.checksums = read_json(folder / CHECKSUMS) if (folder / CHECKSUMS).exists() else None
-        if self.checksums and self.checksums["metadata"] != file_sha256(folder / "data" / "metadata.json"):
+        self.checksums: dict[str, Any] | None = None
+        if not (folder / CHECKSUMS).exists():
+            return
+        self.checksums = read_json(folder / CHECKSUMS)
+        if not isinstance(self.checksums, dict) or not isinstance(self.checksums.get("episodes"), list):
+            raise self.error(f"{CHECKSUMS} holds no checksums", "the file as it was written")
+        if self.checksums.get("metadata") != file_sha256(folder / "data" / "metadata.json"):
             raise self.error("metadata.json does not match its checksum", "the file as it was collected")
 
     def error(self, what: str, need: str, episode: int | None = None, step: int | None = None) -> BecauseError:
@@ -99,6 +104,8 @@ class Checker:
     def episode(self, number: int, raw: dict[str, Any], factors: FactorSpec) -> dict[str, np.ndarray]:
         """The episode as float32 arrays (state, goal, action columns, reward, ends), or a refusal."""
         actions = np.asarray(raw["actions"])
+        if actions.ndim == 0:
+            raise self.error("the actions are no array", "one row per step", number)
         length = len(actions)
         if length == 0:
             raise self.error("the episode is empty", "at least one step", number)
@@ -116,7 +123,7 @@ class Checker:
         for group, values in out.items():
             self._factors(number, group, values, getattr(factors, group))
         out |= self._ends(raw, number, length)
-        if self.checksums:
+        if self.checksums is not None:
             found = episode_sha256(
                 observations, raw["actions"], raw["rewards"], raw["terminations"], raw["truncations"]
             )

@@ -63,7 +63,7 @@ def discover(
     if not isinstance(test, IndependenceTest):
         test = make_test(test or choose_test(factors))
     level = DEFAULT_THRESHOLD.get(test.name, 1e-4) if threshold is None else threshold
-    chosen, force, forbid = test, list(force), list(forbid)
+    chosen, force, forbid = test.fine_enough(level), list(force), list(forbid)
 
     def verdict(rows: Variables, draw: int) -> CausalMask:
         return decide(rows, chosen(rows, draw), chosen, level, fdr=fdr, force=force, forbid=forbid)

@@ -172,6 +172,10 @@ class GTest(IndependenceTest):
     def settings(self) -> dict:
         return {"test": self.name, "alpha": self.alpha, "permutations": self.permutations, "scan": self.scan}
 
+    def fine_enough(self, threshold: float) -> GTest:
+        """With so many shuffles that p, never under 1 / (1 + shuffles), can fall below the threshold (or 100,000)."""
+        return GTest(self.alpha, max(self.permutations, int(min(2 / threshold, 1e5))), self.scan)
+
     def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
         self.check_size(variables)
         x = [levels(columns) for columns in variables.x]

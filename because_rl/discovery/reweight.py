@@ -1,4 +1,4 @@
-"""M-bar (the paper's equation 8): masks of many batches of trajectories, averaged by behaviour density.
+"""M-bar (the paper's equation 7): masks of many batches of trajectories, averaged by behaviour density.
 
     M-bar = E_u[ M(u_c) pi_b(a | s, u_pi) ] / E_u[ pi_b(a | s, u_pi) ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,8 +51,9 @@ COLUMNS = 31
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop robosuite's advice (private macros, optional robots) but not its errors."""
-    logger = logging.getLogger("robosuite_logs")
+    """Drop robosuite's advice (private macros, optional robots) but not its errors, and its change to the environment:
+    processes that we start later could not import MuJoCo where there is no EGL."""
+    logger, drawing = logging.getLogger("robosuite_logs"), os.environ.get("MUJOCO_GL")
 
     def serious(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR
@@ -61,6 +63,8 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(serious)
+        if drawing is None:
+            os.environ.pop("MUJOCO_GL", None)
 
 
 @cache

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import ZOOM, DenseHead, Outputs
 from because_rl.models.layout import Family, Layout
-from because_rl.models.likelihood import decode
 from because_rl.models.nets import SharedMLP
 from because_rl.models.noise import normal
 from because_rl.models.statistics import Statistics
@@ -151,17 +150,11 @@ def read(
     return out
 
 
-def imagine(layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array) -> tuple[Array, Array]:
-    outputs = p["world"](stats, p.get("mask"), jnp.concatenate([state, action]))
-    return decode(layout, stats, outputs, state, hard=False).state, jnp.zeros(())
-
-
-def successor(
+def predict(
     layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[Array, Array, Array]:
-    outputs = p["world"](stats, p.get("mask"), jnp.concatenate([state, action]))
-    guess = decode(layout, stats, outputs, state, hard=True)
-    return guess.state, guess.log_p, jnp.zeros(())
+) -> tuple[list[Outputs], Array]:
+    """Of a model of nodes without doubts of its own."""
+    return p["world"](stats, p.get("mask"), jnp.concatenate([state, action])), jnp.zeros(())
 
 
 def deviation(model: Any) -> Array:

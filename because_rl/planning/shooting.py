@@ -11,9 +11,10 @@ candidates come from decides almost everything:
   noise that is correlated in time. This is what energy-weighted sampling amounts to.
 - `uniform`: actions drawn evenly from the action box, each held for `hold` steps.
 
-In both, last step's plan goes on as one candidate, and others stray from it. `method` says what is done with
-the scores: `best` takes the best candidate, `mppi` averages them by exp(J / temperature), `cem` refits the
-noise to the elite and samples again.
+In both, last step's plan goes on as one candidate, and others stray from it: they vary its noise, so that they stay
+within the law of the data, or its actions where these were drawn evenly. `method` says what is done with the scores:
+`best` takes the best candidate, `mppi` averages them by exp(J / temperature), `cem` refits the noise to the elite and
+samples again.
 """
 
 from __future__ import annotations
@@ -72,12 +73,15 @@ class Imagined(NamedTuple):
 
 class Plan(NamedTuple):
     actions: Float[Array, "horizon action"]
+    noise: Float[Array, "horizon one_and_action"]
+    """that the law made them of"""
     score: Float[Array, ""]
 
 
 def first_plan(config: ShootingConfig, factors: FactorSpec) -> Plan:
     """No plan yet. Its types are those of a plan, or the second step would compile anew."""
-    return Plan(jnp.zeros((config.horizon, factors.action_size)), jnp.full((), -jnp.inf, jnp.float32))
+    h, size = config.horizon, factors.action_size
+    return Plan(jnp.zeros((h, size)), jnp.zeros((h, 1 + size)), jnp.full((), -jnp.inf, jnp.float32))
 
 
 def plan(
@@ -97,24 +101,25 @@ def plan(
     n, h, size = config.population, config.horizon, factors.action_size
     strays = int(config.stray * n)
     keys = jax.random.split(key, 6)
-    kept = jnp.concatenate([before.actions[1:], before.actions[-1:]])
-    has_plan = jnp.isfinite(before.score)
+    # Candidates [0, strays) vary the kept plan, the first of them not at all; the others are drawn afresh.
+    follow = (jnp.arange(n) < strays) & jnp.isfinite(before.score)
+    amount = jnp.exp(jax.random.uniform(keys[2], (n,), minval=-4.0, maxval=-0.5)).at[0].set(0.0)
 
     noise = correlated(keys[0], (n, h, size), config.memory) * config.spread
     noise = jnp.concatenate([sticky(keys[5], (n, h), config.habit)[:, :, None], noise], axis=2)
-    # Candidates [0, strays) vary the kept plan, the first of them not at all; the others are drawn afresh.
-    follow = (jnp.arange(n) < strays) & has_plan
-    reach = (high - low) * 0.5
-    wobble = correlated(keys[1], (n, h, size), config.memory)
-    wobble *= jnp.exp(jax.random.uniform(keys[2], (n,), minval=-4.0, maxval=-0.5))[:, None, None]
-    wobble = wobble.at[0].set(0.0)
-    varied = jnp.clip(kept[None] + wobble * reach[None, None], low[None, None], high[None, None])
-    if config.proposals == "uniform":
+    uniform = config.proposals == "uniform"
+    fixed = jnp.zeros((n, h, size))
+    if uniform:
         knots = (n, -(-h // config.hold), size)
         held = low[None, None] + jax.random.uniform(keys[3], (prod(knots),)).reshape(knots) * (high - low)[None, None]
-        drawn = jnp.repeat(held, config.hold, axis=1)[:, :h]
+        kept = jnp.concatenate([before.actions[1:], before.actions[-1:]])
+        wobble = correlated(keys[1], (n, h, size), config.memory) * amount[:, None, None] * 0.5
+        varied = jnp.clip(kept[None] + wobble * (high - low)[None, None], low[None, None], high[None, None])
+        fixed = jnp.where(follow[:, None, None], varied, jnp.repeat(held, config.hold, axis=1)[:, :h])
     else:
-        drawn = jnp.zeros((n, h, size))
+        share = amount[:, None, None]
+        varied = (1 - share**2) ** 0.5 * before.noise[None, 1:] + share * noise[:, :-1]
+        noise = noise.at[:, :-1].set(jnp.where(follow[:, None, None], varied, noise[:, :-1]))
 
     # Beyond the end of the episode nothing counts.
     weight = jnp.where(jnp.arange(h) < left, jnp.asarray(config.discount ** np.arange(h), jnp.float32), 0.0)
@@ -140,16 +145,15 @@ def plan(
         (_, end, reached, total), actions = jax.lax.scan(step, start, (weight, fixed, noise))
         return total + after_all * (1 - reached) * model.value(parameters, end, goal), actions
 
-    uniform = config.proposals == "uniform"
-    fixed = jnp.where(follow[:, None, None], varied, drawn)
-    scores, actions = jax.vmap(imagine)(fixed, noise, follow | uniform)
+    scores, actions = jax.vmap(imagine)(fixed, noise, jnp.full(n, uniform))
+    noise = noise[scores.argmax()]
     if config.method == "cem":
         scores, actions = _cem(config, imagine, scores, actions, low, high, keys[4])
     if config.method == "mppi":
         share = jax.nn.softmax(scores / config.temperature)
-        return Plan(jnp.einsum("n,nha->ha", share, actions), scores.max())
+        return Plan(jnp.einsum("n,nha->ha", share, actions), noise, scores.max())
     best = scores.argmax()
-    return Plan(actions[best], scores[best])
+    return Plan(actions[best], noise, scores[best])
 
 
 def _cem(
