@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from because_rl.console import Json, Output, deliver, make_table, progress_bar
+from because_rl.console import Json, Output, Root, deliver, make_table, progress_bar, setting
 
 bench = typer.Typer(help="Measure this machine: speed and agreement with the simulators.", no_args_is_help=True)
 
@@ -138,6 +138,46 @@ def bench_planning(
         result = planning_speed(hidden, episodes=episodes, population=population, matmul=matmul, report=report)
     rows = [{k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()} for r in result["rows"]]
     deliver(result, output, as_json, make_table(f"Planning on {result['device']}", rows, tuple(rows[0])[1:]))
+
+
+@bench.command("training", epilog="Example: because bench training --data unlock-medium -o results/training-speed.json")
+def bench_training(
+    data: Annotated[str, typer.Option(help="A dataset id, or the path of any Minari dataset.")] = "unlock-medium",
+    method: Annotated[list[str] | None, typer.Option(help="Methods; repeatable (all).")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds trained as one program, measured beside a single one.")] = 10,
+    chunk: Annotated[int, typer.Option(help="Steps between two looks at the clock (GPU: 500).")] = 20,
+    seconds: Annotated[float, typer.Option(help="To time each stage for, once it is compiled.")] = 2.0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of all methods: 'batch=256'; repeatable.")
+    ] = None,
+    keep: Annotated[Path | None, typer.Option(help="Folder for rows, from which a later run goes on.")] = None,
+    root: Root = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Gradient steps per second of every method, beside TD3+BC of d3rlpy where that is installed."""
+    from because_rl.experiments.training_speed import training_speed
+
+    overrides = dict(setting(text) for text in settings or ())
+    with progress_bar("Training", "measurements") as report:
+        result = training_speed(data, method or (), seeds, chunk, seconds, overrides, root, keep, report)
+    shown = {
+        "batch": "batch",
+        "parameters": "parameters",
+        "steps_per_second": "steps/s",
+        "all_seeds_steps_per_second": "of all seeds",
+        "compile_seconds": "compile s",
+        "training_seconds": "whole s",
+    }
+    rows = [
+        {"method": r["method"], "seeds": r["seeds"]}
+        | {title: f"{r[name]:,.0f}" if name in r else "" for name, title in shown.items()}
+        | {"failed": r.get("failed", "")}
+        for r in result["rows"]
+    ]
+    faster = [f"{f['than_peer']:.1f} times ({f['seeds']} seeds)" for f in result["times_faster"]]
+    title = f"Training on {result['device']}; d3rlpy: {', '.join(faster) or result['peer']}"
+    deliver(result, output, as_json, make_table(title, rows, ("seeds", *shown.values())))
 
 
 @bench.command("fuzz", epilog="Example: because bench fuzz --inputs 20000 -o results/fuzz.json")

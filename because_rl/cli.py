@@ -361,7 +361,8 @@ def report_command(
             result = report_grid(run, output, oracle, pictures, report)
         told = [{"missing": m["what"], "made by": m["command"]} for m in result["missing"]]
         title = f"{len(result['methods'])} methods on {len(result['tasks'])} tasks: {result['page']}"
-        return emit(result, as_json, make_table(f"{title}, {result['megabytes']} MB", told or [{"missing": "nothing"}]))
+        title += f", {result['megabytes']} MB in {result['seconds']} s"
+        return emit(result, as_json, make_table(title, told or [{"missing": "nothing"}]))
     result = report_run(run, output, root, oracle)
     rows = [
         {"policy": r["policy"], "split": r["split"], "success": f"{r['success']:.3f}"}

@@ -12,8 +12,12 @@ import hashlib
 import io as _io
 import json
 import os
+import platform
+import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,7 +50,13 @@ def arrays_sha256(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _temporary(path: Path) -> Path:
-    return path.parent / f".{path.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
+    return path.parent / f".{path.name}.tmp-{_machine()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+@cache
+def _machine() -> str:
+    """A word for this machine: ids of processes mean something on it alone, and folders may be shared."""
+    return sha256(platform.node().encode())[:8]
 
 
 def _sync_folder(path: Path) -> None:
@@ -251,13 +261,24 @@ def _is_at(file: IO[str], path: Path) -> bool:
         return False
 
 
+ABANDONED = 24 * 3600.0
+"""seconds after which what another machine began to write is taken for left behind"""
+
+
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left behind in `folder` (never another live process's work)."""
+    """Remove what killed processes left behind in `folder`, never another live one's work."""
     for leftover in Path(folder).glob(".*.tmp-*"):
-        owner = int(leftover.name.rsplit("-", 2)[1])
-        if owner != os.getpid() and _alive(owner):
-            continue
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # its owner has just finished with it
+            if not _in_use(leftover):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def _in_use(temporary: Path) -> bool:
+    """Whether its process lives; of one that cannot be asked after, whether it is young."""
+    name = re.fullmatch(r".+\.tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]+", temporary.name)
+    if name is None or name[1] != _machine():
+        return time.time() - temporary.stat().st_mtime < ABANDONED
+    return int(name[2]) != os.getpid() and _alive(int(name[2]))
 
 
 def _alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""The command ``because paper``: the paper's tables and figures, and three of our own, from one folder of results."""
+"""The command ``because paper``: the paper's tables and figures, and four of our own, from one folder of results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from because_rl.console import Json, Root, emit, make_table, progress_bar, stder
 from because_rl.sweeps import sweep_bar
 
 NAMES = (
-    "table-overall, table-ablation, fig-samples, fig-spurious, table-mismatch, fig-mismatch, fig-ebm, fig-graphs, "
-    "fig-envs, fig-coverage, table-oracle"
+    "table-overall, table-ablation, fig-samples, fig-spurious, table-mismatch, fig-mismatch, fig-ebm, fig-energy, "
+    "fig-graphs, fig-envs, fig-coverage, table-oracle"
 )
 
 

@@ -107,6 +107,19 @@ def test_icils_phi_forgets_the_environment_and_the_policy_still_fits():
     assert (abs(acted(agent, data)[:, :, 0] - wanted).mean(1) < 0.08).all()
 
 
+@pytest.mark.parametrize(("name", "settings"), [("ccil", {}), pytest.param("icil", BRIEF, marks=pytest.mark.slow)])
+def test_what_was_seen_of_discrete_actions_is_cloned(name, settings):
+    """Two cells decide the action: greedy by default, so nothing may be wrong on rows that were trained on."""
+    data, cell = small("unlock", 40), np.arange(4)
+    agent, key = data.state[:, :4] @ cell, data.state[:, 4:8] @ cell
+    number = np.where(data.state[:, 4:8].any(1), (agent + key) % 3, 2).astype(int)
+    data = Data(**(vars(data) | {"action": data.factors.encode_action(number).astype(np.float32)}))
+    settings = settings | {"hidden": 32, "batch": 64, "steps": 400, "rate": 5e-3}
+    clone = make_method(name, settings).fit(data, Run([0, 1]))
+    seen = ~data.held_out[:200]
+    np.testing.assert_array_equal(acted(clone, data)[:, seen], np.stack([number[:200][seen]] * 2))
+
+
 def test_environments_are_the_clusters_of_episodes():
     data, side = confounded(40)
     keep = ~data.held_out

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -64,11 +66,31 @@ def test_new_folder_appears_whole_or_not_at_all(tmp_path):
     assert os.listdir(tmp_path) == ["d"]
 
 
-def test_sweep_removes_leftovers_of_the_dead_only(tmp_path):
-    (tmp_path / ".x.tmp-999999999-ab").write_text("")
-    (tmp_path / ".y.tmp-1-ab").write_text("")  # process 1 lives
+def test_sweep_removes_leftovers_of_the_dead_only(tmp_path, monkeypatch):
+    """Process 1 lives and 999999999 does not; but on another machine they are other processes, so only age tells."""
+    here = [tmp_path / f".{name}.tmp-{io._machine()}-{pid}-ab" for name, pid in (("x", 999999999), ("y", 1))]
+    others = [tmp_path / f".{name}.tmp-00000000-{pid}-ab" for name, pid in (("young", 999999999), ("old", 1))]
+    unknown = [tmp_path / ".z.tmp-young", tmp_path / ".z.tmp-old"]
+    for path in (*here, *others, *unknown):
+        path.mkdir() if path in others else path.write_text("")
+        if "old" in path.name:
+            os.utime(path, (0, 0))
     io.sweep(tmp_path)
-    assert os.listdir(tmp_path) == [".y.tmp-1-ab"]
+    assert sorted(tmp_path.iterdir()) == sorted([here[1], others[0], unknown[0]])
+    monkeypatch.setattr(io, "_machine", lambda: "elsewhere")
+    (tmp_path / here[0].name).write_text("")
+    io.sweep(tmp_path)  # as another machine sees the folder
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_what_a_killed_process_was_writing_is_swept(tmp_path):
+    """The name that `write_bytes` gives is the one that `sweep` reads."""
+    stop = "from because_rl import io; import os; io.os.fsync = lambda handle: os._exit(9); io.write_text({!r}, 'x')"
+    subprocess.run([sys.executable, "-c", stop.format(str(tmp_path / "file"))], check=False)
+    (left,) = tmp_path.iterdir()
+    assert ".tmp-" in left.name
+    io.sweep(tmp_path)
+    assert not left.exists()
 
 
 def test_hash_sees_names_shapes_and_types():

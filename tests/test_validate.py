@@ -275,7 +275,7 @@ def test_foreign_data_need_a_spec_that_fits(tmp_path):
         load(tmp_path / "logs")
     spec = tmp_path / "factors.yaml"
     spec.write_text("state: [")
-    with pytest.raises(BecauseError, match="Could not read .*factors.yaml"):
+    with pytest.raises(BecauseError, match=r"Could not read .*factors.yaml"):
         load(tmp_path / "logs", factors=spec)
     with pytest.raises(BecauseError, match="no file"):
         load(tmp_path / "logs", factors=tmp_path / "missing.yaml")

@@ -1,13 +1,14 @@
 """The report of a whole grid: from the folder of a sweep to one page that needs nothing else.
 
 Beside ``cells/`` and ``table.json``, which `because sweep` writes, the page shows what else lies in the folder:
-``oracle.json``, ``datasets.json`` (or ``worlds/datasets.json``), ``graphs/``, ``runs/`` and ``pictures/``. What is
-missing is said on the page, with the command that makes it.
+``oracle.json``, ``datasets.json`` (or ``worlds/datasets.json``), ``graphs/``, ``runs/``, ``pictures/``, and cells
+of energy maps. What is missing is said on the page, with the command that makes it.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
@@ -20,10 +21,11 @@ from because_rl.envs.tasks import WORLDS
 from because_rl.evaluation.rollout import layouts
 from because_rl.experiments.compare import TABLE
 from because_rl.experiments.grid_results import comparisons, read_results
+from because_rl.experiments.paper.energy_maps import MEASURE, maps_of
 from because_rl.experiments.paper.numbers import reported
 from because_rl.experiments.train import METRICS, RUN
 from because_rl.io import read_json
-from because_rl.report.grid_data import Curves, Failure, Film, Grid, Rate, Result
+from because_rl.report.grid_data import Curves, Failure, Film, Grid, Maps, Rate, Result
 from because_rl.report.grid_page import write_grid_page
 from because_rl.report.scenes import Scenes
 
@@ -46,7 +48,8 @@ def report_grid(
     seconds: float = SECONDS,
     report: Report = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Write the page; returns where it is, its size and what is missing on it."""
+    """Write the page; returns where it is, its size, the seconds it took and what is missing on it."""
+    begin = time.monotonic()
     results, unused = read_results(folder)
     grid = Grid(folder.resolve().name, results)
     missing: list[tuple[str, str]] = []
@@ -66,12 +69,14 @@ def report_grid(
         behaviour=_behaviour(folder, missing),
         graphs=_graphs(folder, grid, missing),
         curves=_curves(folder, missing),
+        maps=_maps(folder, missing),
         missing=missing,
     )
     page = write_grid_page(output, told)
     return {
         "page": str(page),
         "megabytes": round(page.stat().st_size / 1e6, 2),
+        "seconds": round(time.monotonic() - begin, 2),
         "methods": grid.methods,
         "tasks": grid.tasks,
         "cells": sum(len(r.cells) for r in results),
@@ -144,6 +149,13 @@ def _curves(folder: Path, missing: list[tuple[str, str]], most: int = 200) -> li
     if not found:
         near = _near(folder)
         missing.append(("learning curves", f"because sweep SPEC -o {near} --work {near}/runs --keep-runs"))
+    return found
+
+
+def _maps(folder: Path, missing: list[tuple[str, str]]) -> list[Maps]:
+    found = maps_of(read_json(file) for file in sorted((folder / "cells").glob(f"*-{MEASURE}-*.json")))
+    if not found:
+        missing.append(("energy maps", f"because paper fig-energy --results {_near(folder)}"))
     return found
 
 

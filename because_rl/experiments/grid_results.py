@@ -31,6 +31,7 @@ def read_results(folder: Path) -> tuple[list[Result], int]:
             seen.update(keys)
     fixed = set(groups)
     rest = [_cell(folder, file.stem) for file in sorted((folder / "cells").glob("*.json")) if file.stem not in seen]
+    rest = [cell for cell in rest if "measure" not in cell]  # others are of the paper's figures
     unused = 0
     for cell in sorted(rest, key=lambda cell: cell["provenance"]["when"], reverse=True):
         key = cell["label"], task_name(cell["dataset"], cell["split"])

@@ -116,6 +116,11 @@ def _arrow(axes: Axes, start: float, end: float, colour: str, width: float = 1.0
 
 def save(figure: Figure, path: Path) -> None:
     """As SVG or PNG, by the suffix; the same figure gives the same bytes."""
+    write_bytes(path, drawn(figure, path))
+
+
+def drawn(figure: Figure, path: Path) -> bytes:
+    """What `save` would write."""
     buffer = io.BytesIO()
     with rc_context({"svg.hashsalt": "because-rl", "svg.fonttype": "none"}):
         if path.suffix == ".svg":
@@ -125,4 +130,4 @@ def save(figure: Figure, path: Path) -> None:
             FigureCanvasAgg(figure).print_png(buffer)
         else:
             raise BecauseError(f"Got the file name {path}.", need="one ending in .svg or .png.", fix="rename it.")
-    write_bytes(path, buffer.getvalue())
+    return buffer.getvalue()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS
+from because_rl.evaluation.energy_map import EnergyMap
 from because_rl.report.scenes import Picture
 
 
@@ -68,6 +69,16 @@ class Curves(NamedTuple):
     """stage -> (steps, loss at each of them by seed)"""
 
 
+class Maps(NamedTuple):
+    """What the energy model of a method makes of its data."""
+
+    dataset: str
+    seeds: int
+    revision: str
+    when: str
+    maps: Sequence[EnergyMap]
+
+
 @dataclass(frozen=True)
 class Grid:
     name: str
@@ -85,6 +96,7 @@ class Grid:
     graphs: Sequence[Mapping[str, Any]] = ()
     """as `because discover` writes them"""
     curves: Sequence[Curves] = ()
+    maps: Sequence[Maps] = ()
     films: Mapping[str, Sequence[Film]] = field(default_factory=dict)
     failures: Mapping[str, Sequence[Failure]] = field(default_factory=dict)
     """by task"""

@@ -6,26 +6,30 @@ from pathlib import Path
 
 from because_rl.io import write_text
 from because_rl.report.charts import key, line, place, plot
+from because_rl.report.energy_page import energy_view
 from because_rl.report.grid_data import Grid, Result
 from because_rl.report.heat_table import SPLIT_WORDS, choices, explain, heat_table, mean_of
 from because_rl.report.markup import Html, document, join, percent, table, tag
 from because_rl.report.model_pages import costs_view, curves_view, errors_view, graph_views, provenance_view, view
 from because_rl.report.task_page import task_section, tasks_index
 
-VIEWS = ("overview", "tasks", "graphs", "learning", "errors", "costs", "provenance")
-NAMES = {"errors": "World models", "graphs": "Causal graphs"}
+VIEWS = ("overview", "tasks", "graphs", "energy", "learning", "errors", "costs", "provenance")
+NAMES = {"errors": "World models", "graphs": "Causal graphs", "energy": "Energy maps"}
 
 
 def write_grid_page(folder: Path, grid: Grid) -> Path:
     """``index.html``, which needs nothing else."""
     title = "Results" if grid.name == "results" else f"Results: {grid.name}"
-    links = (tag("a", NAMES.get(name, name.capitalize()), href=f"#{name}") for name in VIEWS)
+    links = (
+        tag("a", NAMES.get(name, name.capitalize()), href=f"#{name}") for name in VIEWS if name != "energy" or grid.maps
+    )
     main = tag(
         "main",
         _overview(grid),
         tasks_index(grid),
         *(task_section(grid, task) for task in grid.tasks),
         graph_views(grid),
+        energy_view(grid),
         curves_view(grid),
         errors_view(grid),
         costs_view(grid),

@@ -63,10 +63,20 @@ def task_section(grid: Grid, task: str) -> Html:
     name = dataset_name(any_result.dataset)
     said = about + (law if any_result.split == "I" else broken)
     graph = f"#graph-{name}" if any(g["dataset"] == any_result.dataset for g in grid.graphs) else "#graphs"
+    mapped = any(told.dataset == any_result.dataset for told in grid.maps)
+    maps = join([". ", tag("a", "Where the energy model is sure", href="#energy")]) if mapped else None
     parts = [
         _menu(grid, task),
         tag("h2", task, tabindex=-1),
-        tag("p", said, " Learned from ", tag("b", name), ". ", tag("a", "The causal graph of these data", href=graph)),
+        tag(
+            "p",
+            said,
+            " Learned from ",
+            tag("b", name),
+            ". ",
+            tag("a", "The causal graph of these data", href=graph),
+            maps,
+        ),
         _films(grid, task),
         tag("h3", "Success"),
         _success(grid, task, results),

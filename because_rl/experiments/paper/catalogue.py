@@ -10,6 +10,7 @@ from because_rl.errors import BecauseError
 from because_rl.experiments.grid import TrainAndEvaluate
 from because_rl.experiments.paper import study
 from because_rl.experiments.paper.energy import FIG_EBM
+from because_rl.experiments.paper.energy_maps import FIG_ENERGY
 from because_rl.experiments.paper.knobs import FIG_COVERAGE, FIG_SAMPLES, FIG_SPURIOUS
 from because_rl.experiments.paper.measure import Measure
 from because_rl.experiments.paper.mismatch import FIG_MISMATCH, TABLE_MISMATCH
@@ -25,6 +26,7 @@ EXPERIMENTS = {
     "table-mismatch": TABLE_MISMATCH,
     "fig-mismatch": FIG_MISMATCH,
     "fig-ebm": FIG_EBM,
+    "fig-energy": FIG_ENERGY,
     "fig-graphs": FIG_GRAPHS,
     "fig-envs": FIG_ENVS,
     "fig-coverage": FIG_COVERAGE,

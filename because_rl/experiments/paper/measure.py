@@ -48,7 +48,7 @@ class Measure:
                 found = ALONE[cell["measure"]](self.training.root, cell)
             else:
                 self._train(job)
-                found = OF_RUN[cell["measure"]](run, agent, cell, self.training.processes)
+                found = OF_RUN[cell["measure"]](run, agent, cell, self.training)
             yield key, found | {"provenance": provenance()}
         if run.exists() and not self.training.keep_runs and self._all_there(job, missing):
             shutil.rmtree(run)
@@ -87,14 +87,15 @@ class Measure:
 # What else is asked of a run ---------------------------------------------------------------------------
 
 
-def _mismatch(run: Path, agent: Callable[[], Any], cell: Cell, processes: int) -> dict[str, Any]:
+def _mismatch(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
     """Success and model loss of every episode."""
     from because_rl.algorithms.planner_agent import PlannerAgent
     from because_rl.evaluation.mismatch import episodic_loss
 
     if not isinstance(agent(), PlannerAgent):
         raise BecauseError(f"{cell['method']} has no model.", need="a model-based method.", fix="leave it out.")
-    told = episodic_loss(agent(), cell["recipe"]["world"], cell["split"], cell["scenes"], cell["spurious"], processes)
+    where = cell["recipe"]["world"], cell["split"], cell["scenes"], cell["spurious"]
+    told = episodic_loss(agent(), *where, training.processes)
     each = ["".join("01"[int(solved)] for solved in row) for row in told.success]
     return {"outcomes": each, "loss": _short(told.loss), "wrong": _short(told.wrong)}
 
@@ -104,7 +105,7 @@ def _short(values: np.ndarray) -> list[list[float]]:
     return [[float(f"{value:.6g}") for value in row] for row in values]
 
 
-def _curve(run: Path, agent: Callable[[], Any], cell: Cell, processes: int) -> dict[str, Any]:
+def _curve(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
     """The learning curve of a stage: steps, and of each seed the metrics at them."""
     from because_rl.experiments.train import METRICS
 
@@ -112,7 +113,17 @@ def _curve(run: Path, agent: Callable[[], Any], cell: Cell, processes: int) -> d
     return {"curve": [line for line in lines if line["stage"] == cell["stage"]]}
 
 
-OF_RUN = {"mismatch": _mismatch, "curve": _curve}
+def _energy_map(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
+    """How unsure the model is, and where steps were logged."""
+    from because_rl.evaluation.energy_map import energy_maps
+    from because_rl.experiments.train import as_data
+
+    world = cell["recipe"]["world"]
+    maps = energy_maps(agent(), as_data(load(cell["dataset"], training.root), world), world)
+    return {"maps": [told.to_dict() for told in maps]}
+
+
+OF_RUN = {"mismatch": _mismatch, "curve": _curve, "energy-map": _energy_map}
 
 
 # What needs no training --------------------------------------------------------------------------------
