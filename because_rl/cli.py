@@ -32,6 +32,7 @@ from because_rl.errors import BecauseError
 from because_rl.own_data import factors, fit
 from because_rl.paper import paper
 from because_rl.sweeps import compare, sweep
+from because_rl.tune import tune
 
 app = typer.Typer(
     help="Causal offline model-based RL: from logged trajectories to a causal graph and a cautious policy.",
@@ -394,6 +395,7 @@ app.command("sweep", epilog="Example: because sweep paper --methods because,mopo
 )
 app.command("compare", epilog="Example: because compare results/unlock:because results/unlock:mopo")(compare)
 app.command("paper", epilog="Example: because paper all --tiny")(paper)
+app.command("tune", epilog="Example: because tune --methods mopo,td3bc --worlds unlock -o results/tuning")(tune)
 
 
 def main() -> None:

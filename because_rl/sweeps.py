@@ -79,7 +79,7 @@ def sweep(
             for job in jobs
         ]
         return emit(rows, as_json, make_table(f"{len(todo)} of {len(jobs)} jobs to run", rows, ("cells",)))
-    place, count, each = _engine(engine, address, gpus, workers)
+    place, count, each = engine_of(engine, address, gpus, workers)
     compute = grids.TrainAndEvaluate(root, work, keep_runs, compile_cache, each)
     try:
         if not no_run:
@@ -103,7 +103,7 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _engine(name: str, address: str, gpus: float, workers: int | None) -> tuple[Any, int, int]:
+def engine_of(name: str, address: str, gpus: float, workers: int | None) -> tuple[Any, int, int]:
     """The engine, its workers, and the processes that each may start for slow simulators."""
     if name == "ray":
         from because_rl.experiments.ray_engine import RayEngine

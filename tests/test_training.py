@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -311,6 +312,24 @@ def test_a_run_folder_tells_what_it_is(home):
     assert "revision" in known["provenance"]
     lines = [json.loads(line) for line in (home / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["stage"], line["step"], len(line["loss"])) for line in lines] == [("td3bc", 20, 2), ("td3bc", 40, 2)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda known: known["config"].update(steps=60),  # it would train on
+        lambda known: known.update(seeds=3),
+        lambda known: known.update(finished=[{}]),
+        lambda known: known.update(sha256=None),
+    ],
+)
+def test_a_run_that_is_not_as_it_was_written_is_refused(home, tmp_path, change):
+    shutil.copytree(home / "run", tmp_path / "run")
+    known = json.loads((tmp_path / "run" / "run.json").read_text())
+    change(known)
+    (tmp_path / "run" / "run.json").write_text(json.dumps(known))
+    with pytest.raises(BecauseError, match="not what was written"):
+        load_agent(tmp_path / "run", home)
 
 
 def test_a_loaded_agent_acts_as_the_trained_one_and_trains_nothing(home, monkeypatch):

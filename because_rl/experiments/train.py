@@ -27,14 +27,15 @@ from because_rl.errors import BecauseError
 from because_rl.evaluation.rollout import evaluate, summarise
 from because_rl.experiments.tensorboard import write_events
 from because_rl.factors import FactorSpec
-from because_rl.io import arrays_sha256, exclusive, read_json, sweep, write_json, write_text
+from because_rl.io import arrays_sha256, exclusive, read_json, sha256, sweep, write_json, write_text
 from because_rl.provenance import provenance
 
 RUN = "run.json"
 METRICS = "metrics.jsonl"
-FORMAT = 1
+FORMAT = 2
 SAME = ("format", "method", "config", "dataset", "data_sha256", "factors", "horizon", "seeds", "chunk")
 """What a run is: where one of these differs it is another run."""
+WRITTEN = (*SAME, "world", "spurious")
 
 
 def train(
@@ -89,7 +90,7 @@ def train(
         run = Run(wanted["seeds"], folder, after, chunk, shared)
         known = _agree(folder, wanted, resume)
         if known is None:
-            known = wanted | {"finished": None, "provenance": provenance()}
+            known = wanted | {"finished": None, "sha256": _sha256(wanted), "provenance": provenance()}
             write_json(folder / RUN, known)
         sweep(folder)
         made.fit(data, run)
@@ -173,17 +174,23 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"There is no run in {folder}.", need=f"a folder with {RUN}.", fix="make one with 'because train'."
         )
     known = read_json(path)
-    if (
-        not isinstance(known, dict)
-        or {*SAME, "world", "spurious", "finished"} - set(known)
-        or known["format"] != FORMAT
-    ):
+    if not isinstance(known, dict) or {*WRITTEN, "finished", "sha256"} - set(known) or known["format"] != FORMAT:
         raise BecauseError(
             f"{path} does not describe a run of this version.",
             need=f"format {FORMAT}.",
             fix="train again into a new folder.",
         )
+    files = [] if known["finished"] is None else known["finished"]
+    if known["sha256"] != _sha256(known) or not isinstance(files, list) or not all(isinstance(f, str) for f in files):
+        raise BecauseError(
+            f"{path} is not what was written.", need="the file as it was.", fix="restore it, or train again."
+        )
     return known
+
+
+def _sha256(known: Mapping[str, Any]) -> str:
+    """Of what was trained on what: other settings would go on with these weights, or read them wrongly."""
+    return sha256(json.dumps({name: known[name] for name in WRITTEN}, sort_keys=True).encode())
 
 
 def as_data(logged: Transitions, world: str | None = None, horizon: int | None = None) -> Data:

@@ -1,0 +1,93 @@
+"""The command ``because tune``: as many trials for every method, judged where settings may be chosen."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from because_rl.console import Json, Root, emit, make_table, stderr
+from because_rl.errors import BecauseError
+from because_rl.sweeps import engine_of, sweep_bar
+
+
+def tune(
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, with commas between them (all that have trials).")
+    ] = None,
+    worlds: Annotated[str | None, typer.Option(help="Only these (all three).")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Train on data of this one: random, medium, expert (medium).")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... (3).")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Development scenes, per seed (100).")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Folder of cells and table (results/tuning; results/tiny/tuning)."),
+    ] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder of the runs while they last (under the root).")] = None,
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once they are judged.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that share the work (1; ray: what the cluster has); 0: this one.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Where they run: 'local' or 'ray'.")] = "local",
+    address: Annotated[str, typer.Option(help="Of the Ray cluster: HOST:PORT ('auto': the one here).")] = "auto",
+    gpus: Annotated[float, typer.Option(help="With Ray: GPUs of each job, such as 0.25.")] = 0.0,
+    compile_cache: Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Only write the table of what is there.")] = False,
+    any_code: Annotated[
+        bool, typer.Option("--any-code", help="Also use results of other versions of the source (only with --no-run).")
+    ] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="A small round of two cheap methods, in a minute.")] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Try four settings of every method on development scenes; tells which a preset would take, and changes none.
+
+    Stopped at any moment, the same command goes on; several may share a folder.
+    """
+    from because_rl.experiments import tuning
+    from because_rl.experiments.grid import TrainAndEvaluate
+    from because_rl.experiments.sweep import failures, sweep
+    from because_rl.experiments.tuning_table import in_words, write
+
+    if any_code and not no_run:
+        raise BecauseError("Got --any-code without --no-run.", need="both.", fix="add --no-run, or leave it out.")
+    listed = {"methods": methods, "worlds": worlds}
+    told: dict[str, Any] = {name: tuple(text.split(",")) for name, text in listed.items() if text}
+    told |= {name: v for name, v in (("policy", policy), ("seeds", seeds), ("episodes", episodes)) if v is not None}
+    wanted = replace(tuning.TINY if tiny else tuning.Round(), **told)
+    jobs = tuning.jobs(wanted)
+    output = output or Path("results/tiny/tuning" if tiny else "results/tuning")
+    place, count, each = engine_of(engine, address, gpus, workers)
+    compute = tuning.Develop(TrainAndEvaluate(root, work, keep_runs, compile_cache, each), output, {})
+    try:
+        if not no_run:
+            with sweep_bar("Tuning") as report:
+                sweep(jobs, compute, output, workers=count, retry_failed=retry_failed, report=report, engine=place)
+            compute.tidy(jobs, output)
+    except KeyboardInterrupt:
+        stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
+        raise typer.Exit(130) from None
+    found, lost = write(wanted, jobs, output, any_code), failures(jobs, output)
+    rates = {(row["method"], row["world"], row["trial"]): f"{row['success']:.3f}" for row in found["rows"]}
+    rows = [
+        {"method": v["method"], "world": v["world"], "trials": f"{v['trials']} of {tuning.TRIALS}"}
+        | {("preset", "1", "2", "3")[n]: rates.get((v["method"], v["world"], n), "-") for n in range(tuning.TRIALS)}
+        | {"a preset would take": in_words(v["settings"]), "noise": v["noise"] or "-"}
+        for v in found["winners"]
+    ]
+    title = f"Success on development scenes; the settings of each trial are in {output / 'table.md'}"
+    emit(
+        {"results": str(output), **found, "failed": lost},
+        as_json,
+        make_table(title, rows, ("trials", "preset", "1", "2", "3")),
+    )
+    for record in lost:
+        print(f"because: {record['job']} failed: {record['reason']}", file=sys.stderr)
+    if lost:
+        raise typer.Exit(1)
