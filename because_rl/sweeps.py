@@ -15,6 +15,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from because_rl.console import Json, Output, Root, deliver, emit, make_table, setting, stderr
 from because_rl.errors import BecauseError
 
+# Options of all commands that run cells
+Work = Annotated[Path | None, typer.Option(help="Folder of the runs while they last (under the root).")]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes that share the work (1; ray: what the cluster has); 0: this one.")
+]
+Engine = Annotated[str, typer.Option(help="Where they run: 'local' or 'ray'.")]
+Address = Annotated[str, typer.Option(help="Of the Ray cluster: HOST:PORT ('auto': the one here).")]
+Gpus = Annotated[float, typer.Option(help="With Ray: GPUs of each job, such as 0.25.")]
+CompileCache = Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Only write the table of what is there.")]
+
 
 @contextlib.contextmanager
 def sweep_bar(label: str) -> Iterator[Any]:
@@ -44,18 +56,16 @@ def sweep(
         list[str] | None, typer.Option("--set", help="'hidden=64' for all methods, 'mopo:members=3' for one.")
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = Path("results"),
-    work: Annotated[Path | None, typer.Option(help="Folder of the runs while they last (under the root).")] = None,
+    work: Work = None,
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once they are evaluated.")] = False,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes that share the work (1; ray: what the cluster has); 0: this one.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="Where they run: 'local' or 'ray'.")] = "local",
-    address: Annotated[str, typer.Option(help="Of the Ray cluster: HOST:PORT ('auto': the one here).")] = "auto",
-    gpus: Annotated[float, typer.Option(help="With Ray: GPUs of each job, such as 0.25.")] = 0.0,
-    compile_cache: Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")] = False,
+    workers: Workers = None,
+    engine: Engine = "local",
+    address: Address = "auto",
+    gpus: Gpus = 0.0,
+    compile_cache: CompileCache = None,
+    retry_failed: RetryFailed = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Only write the table of what is there.")] = False,
+    no_run: NoRun = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:

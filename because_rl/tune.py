@@ -11,7 +11,18 @@ import typer
 
 from because_rl.console import Json, Root, emit, make_table, stderr
 from because_rl.errors import BecauseError
-from because_rl.sweeps import engine_of, sweep_bar
+from because_rl.sweeps import (
+    Address,
+    CompileCache,
+    Engine,
+    Gpus,
+    NoRun,
+    RetryFailed,
+    Work,
+    Workers,
+    engine_of,
+    sweep_bar,
+)
 
 
 def tune(
@@ -28,17 +39,15 @@ def tune(
         Path | None,
         typer.Option("-o", "--output", help="Folder of cells and table (results/tuning; results/tiny/tuning)."),
     ] = None,
-    work: Annotated[Path | None, typer.Option(help="Folder of the runs while they last (under the root).")] = None,
+    work: Work = None,
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once they are judged.")] = False,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes that share the work (1; ray: what the cluster has); 0: this one.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="Where they run: 'local' or 'ray'.")] = "local",
-    address: Annotated[str, typer.Option(help="Of the Ray cluster: HOST:PORT ('auto': the one here).")] = "auto",
-    gpus: Annotated[float, typer.Option(help="With Ray: GPUs of each job, such as 0.25.")] = 0.0,
-    compile_cache: Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")] = False,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Only write the table of what is there.")] = False,
+    workers: Workers = None,
+    engine: Engine = "local",
+    address: Address = "auto",
+    gpus: Gpus = 0.0,
+    compile_cache: CompileCache = None,
+    retry_failed: RetryFailed = False,
+    no_run: NoRun = False,
     any_code: Annotated[
         bool, typer.Option("--any-code", help="Also use results of other versions of the source (only with --no-run).")
     ] = False,
