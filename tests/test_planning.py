@@ -1,12 +1,15 @@
 """Planners on small worlds whose answers are known: a corridor for exact values, a point mass for shooting."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from because_rl.algorithms import planner_agent
+from because_rl.algorithms.planner_agent import Learned
 from because_rl.errors import BecauseError
 from because_rl.experiments.planning_speed import planning_speed
 from because_rl.factors import FactorSpec, GoalFactor, pack
@@ -324,3 +327,31 @@ def test_planning_speed_counts_what_the_model_costs():
     assert fast["evaluations_per_second"] > 10
     assert 0 < fast["share_of_peak"] < 1.5
     assert small["provenance"]["config"]["hidden"] == 16
+
+
+def test_an_agent_plans_for_the_worlds_that_are_not_there_yet(monkeypatch):
+    """What is planned for one world depends neither on the others nor on how many are planned for at once."""
+    data = SimpleNamespace(factors=MASS, action=np.array([[-1.0], [1.0]], np.float32), horizon=8)
+    learned = Learned(
+        imagine=lambda p, state, action: mass_step(0.0, state, action)[1:],
+        successor=None,
+        law=POINT.law,
+        value=POINT.value,
+    )
+    state, goal = np.zeros((2, 21, 2), np.float32), np.full((2, 21, 1), 1.0, np.float32)
+
+    def acts(together, there):
+        monkeypatch.setattr(planner_agent, "TOGETHER", together)
+        agent = planner_agent.PlannerAgent(data, (0, 1), learned, {"p": jnp.zeros(2)}, CONFIG, np.zeros(2))
+        agent.begin(21, 0)
+        return agent.act(np.where(there[..., None], [2.0, 0.0], state), goal, 8)
+
+    nobody = np.zeros((2, 21), bool)
+    half = nobody.copy()
+    half[0, 3:20], half[1] = True, True
+    every = acts(100, nobody)
+    assert (every > 0).all()
+    np.testing.assert_array_equal(acts(4, nobody), every)
+    some = acts(4, half)
+    np.testing.assert_array_equal(some[~half], every[~half])
+    assert (some[half] == 0).any()  # no plan was made where all of a few were there

@@ -19,9 +19,13 @@ from jaxtyping import Array
 from because_rl.algorithms.agent import Agent, Data
 from because_rl.factors import FactorSpec
 from because_rl.models.training import hoist
+from because_rl.planning.goal import attained
 from because_rl.planning.shooting import Imagined, Plan, ShootingConfig, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
+
+TOGETHER = 16
+"""Worlds that a CPU plans for at once, at most."""
 
 
 class Learned(NamedTuple):
@@ -123,6 +127,7 @@ class Bounds(NamedTuple):
 
 def _compile(config: ShootingConfig, factors: FactorSpec, rest: Any) -> Callable[..., Plan]:
     """One program for all steps, over seeds and worlds; `rest` is `Learned` without its arrays."""
+    on_cpu = jax.default_backend() == "cpu"
 
     def advance(learned: Learned, parameters: Any, state: Array, action: Array) -> tuple[Array, Array, Array]:
         after, penalty = learned.imagine(parameters[0], state, action)
@@ -142,17 +147,31 @@ def _compile(config: ShootingConfig, factors: FactorSpec, rest: Any) -> Callable
             state, goal, before, key = inputs
             return plan(settings, factors, model, parameters, state, goal, before, left, bounds.low, bounds.high, key)
 
-        # A few worlds at a time on a CPU: their candidates then stay in its caches, and in its memory.
-        together = 16 if jax.default_backend() == "cpu" else len(state)
         inputs = (state, goal, before, jax.random.split(key, len(state)))
-        return jax.lax.map(world, inputs, batch_size=min(together, len(state)))
+        if not on_cpu:
+            return jax.vmap(world)(inputs)
+        # A few worlds at a time: their candidates then stay in the caches. Where all have their goal, nothing is done.
+        there = jax.vmap(partial(attained, factors))(state, goal) > 0.5
+        order = jnp.argsort(there)
+        together = -(-len(state) // -(-len(state) // TOGETHER))
+        filled = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (-len(state) % together,))])
+        some = jax.tree.map(lambda a: a[filled].reshape(-1, together, *a.shape[1:]), (inputs, there))
+        plans = jax.lax.map(
+            lambda few: jax.lax.cond(few[1].all(), lambda: few[0][2], lambda: jax.vmap(world)(few[0])), some
+        )
+        back = jnp.argsort(order)
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[back], plans)
 
     @jax.jit
     def every(
         given: Any, parameters: Any, pessimism: Array, state: Array, goal: Array, before: Plan, left: Array, key: Array
     ) -> Plan:
-        keys = jax.random.split(key, len(state))
-        together = jax.vmap(seed, in_axes=(None, 0, 0, 0, 0, None, 0))
-        return together(given, (parameters, pessimism), state, goal, before, left, keys)
+        own = ((parameters, pessimism), state, goal, before, jax.random.split(key, len(state)))
+
+        def one(own: tuple) -> Plan:
+            parameters, state, goal, before, key = own
+            return seed(given, parameters, state, goal, before, left, key)
+
+        return jax.lax.map(one, own) if on_cpu else jax.vmap(one)(own)
 
     return every

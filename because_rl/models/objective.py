@@ -50,8 +50,10 @@ def world_model_loss(
     mu = jax.vmap(lambda s: model.represent(stats, s))(batch["next_state"])
     representation = jnp.zeros(())
     for out, features, core in zip(outputs, mu, model.core, strict=True):
-        error = whiten(features)[0] - jnp.einsum("bmp,pk->bmk", out.phi, core)
-        representation += (error**2).mean((0, 2)).sum()
+        white = whiten(features)[0]
+        error = white - jnp.einsum("bmp,pk->bmk", out.phi, core)
+        # Less its variance: a feature that shrank into the ridge of whitening would otherwise cost nothing.
+        representation += (error**2 - white**2).mean((0, 2)).sum()
     terms = {
         "nll": nll.sum(),
         "representation": representation,
