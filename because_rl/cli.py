@@ -284,6 +284,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
     chunk: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 500,
+    rounds: Annotated[
+        int, typer.Option(help="Train all stages in turns, so many times, and let 'evaluate' find the best of them.")
+    ] = 1,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -294,7 +297,10 @@ def train(
     try:
         with training_bar(f"{method} on {data}") as report:
             result = run(
-                *(method, data, root, output, range(seeds), overrides, report, resume), factors=factors, chunk=chunk
+                *(method, data, root, output, range(seeds), overrides, report, resume),
+                factors=factors,
+                chunk=chunk,
+                rounds=rounds,
             )
     except KeyboardInterrupt:
         stderr.print("Interrupted. Run the same command with --resume to continue.")
@@ -314,28 +320,32 @@ app.command("fit", epilog="Example: because fit log.hdf5 --factors factors.yaml 
 @app.command("evaluate", epilog="Example: because evaluate runs/td3bc-unlock-medium --split O --episodes 100 --json")
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    split: Annotated[str, typer.Option(help="I (training law) or O (law broken).")] = "O",
+    split: Annotated[str, typer.Option(help="I (training law), O (law broken), or both: IO.")] = "O",
     episodes: Annotated[int, typer.Option(help="Episodes per seed, the same scenes for every method.")] = 100,
     spurious: Annotated[int | None, typer.Option(help="Spurious level: 1, 2, 4 or 8 (as in the data).")] = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Success of a trained method in worlds that it has not seen; kept beside the run."""
-    from because_rl.experiments.train import evaluate_run
+    """Success of a trained method in worlds that it has not seen, final and best of its rounds; kept beside the run."""
+    from because_rl.experiments.evaluate import evaluate_run
 
-    result = evaluate_run(run, root, split, episodes, spurious)
-    row = {
-        "method": result["method"],
-        "dataset": result["dataset"],
-        "split": split,
-        "seeds": result["seeds"],
-        "episodes": result["episodes"],
-        "success": f"{result['success']:.3f} [{result['low95']:.3f}, {result['high95']:.3f}]",
-        "worst seed": f"{min(result['per_seed']):.3f}",
-        "best seed": f"{max(result['per_seed']):.3f}",
-        "seconds": result["seconds"],
-    }
-    emit(result, as_json, make_table("Success (mean over seeds, 95% t-interval)", [row], tuple(row)[3:]))
+    results = evaluate_run(run, root, split, episodes, spurious)
+    rows = [
+        {
+            "method": result["method"],
+            "dataset": result["dataset"],
+            "split": result["split"],
+            "seeds": result["seeds"],
+            "episodes": result["episodes"],
+            "success": f"{result['success']:.3f} [{result['low95']:.3f}, {result['high95']:.3f}]",
+            "best round": f"{result['best']['success']:.3f}",
+            "worst seed": f"{min(result['per_seed']):.3f}",
+            "best seed": f"{max(result['per_seed']):.3f}",
+        }
+        for result in results.values()
+    ]
+    told = next(iter(results.values())) if len(results) == 1 else {"splits": results}
+    emit(told, as_json, make_table("Success (mean over seeds, 95% t-interval)", rows, tuple(rows[0])[3:]))
 
 
 @app.command("report", epilog="Example: because report results -o report")

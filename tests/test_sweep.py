@@ -773,8 +773,9 @@ def programs(tmp_path):
 @pytest.mark.slow
 def test_a_real_cell_is_what_train_and_evaluate_give_by_hand(tmp_path, programs, monkeypatch, capsys):
     from because_rl.algorithms.registry import make_method
+    from because_rl.experiments.evaluate import evaluate_run
     from because_rl.experiments.grid import share_programs
-    from because_rl.experiments.train import evaluate_run, train
+    from because_rl.experiments.train import train
 
     spec, results = tmp_path / "spec.yaml", tmp_path / "results"
     spec.write_text(json.dumps(SPEC))
@@ -787,7 +788,7 @@ def test_a_real_cell_is_what_train_and_evaluate_give_by_hand(tmp_path, programs,
     train("td3bc", "because/unlock-medium-n20-v0", tmp_path, by_hand, range(2), SMALL, chunk=20)
     assert (by_hand / "td3bc.npz").read_bytes() == (tmp_path / "sweep" / job.key / "td3bc.npz").read_bytes()
     for row, split in zip(said["rows"], "IO", strict=True):
-        wanted = evaluate_run(by_hand, tmp_path, split, 5)
+        wanted = evaluate_run(by_hand, tmp_path, split, 5)[split]
         (key,) = row["cells"]
         cell = json.loads(cell_file(results, key).read_text())
         for name in ("per_seed", "outcomes", "success", "low95", "high95", "steps", "method", "split", "world"):

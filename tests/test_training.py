@@ -21,7 +21,8 @@ from because_rl.datasets.collect import collect
 from because_rl.datasets.load import load
 from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
-from because_rl.experiments.train import as_data, evaluate_run, load_agent, read_run, train
+from because_rl.experiments.evaluate import evaluate_run, final_and_best
+from because_rl.experiments.train import as_data, load_agent, read_run, train
 from because_rl.io import read_arrays
 from because_rl.models.training import Stage, fit
 from because_rl.planning.shooting import ShootingConfig
@@ -385,11 +386,51 @@ def test_there_is_no_run_in_an_empty_folder(home, tmp_path):
 
 
 def test_a_run_is_evaluated_in_its_world(home):
-    result = evaluate_run(home / "run", home, "O", 5)
+    result = evaluate_run(home / "run", home, "O", 5)["O"]
     assert (len(result["per_seed"]), result["episodes"], result["split"]) == (2, 5, "O")
     kept = json.loads((home / "run" / "evaluation-O.json").read_text())
     assert kept["per_seed"] == result["per_seed"]
     assert "revision" in kept["provenance"]
+    assert result["final"] == {name: kept[name] for name in result["final"]}
+    assert result["best"]["per_seed"] == result["per_seed"]  # there is one round only
+    with pytest.raises(BecauseError, match="Got split 'X'"):
+        evaluate_run(home / "run", home, "X", 5)
+
+
+def test_the_best_is_each_seeds_own():
+    found = final_and_best([{"per_seed": seeds, "success": sum(seeds) / 2} for seeds in ([0.2, 0.9], [0.6, 0.4])])
+    assert found["rounds"] == [0.55, 0.5]
+    assert (found["final"]["per_seed"], found["final"]["success"]) == ([0.6, 0.4], 0.5)
+    assert (found["best"]["per_seed"], found["best"]["success"]) == ([0.6, 0.9], 0.75)
+    assert found["best"]["round"] == [2, 1]
+
+
+def test_rounds_are_kept_and_go_on_to_the_bit(home, tmp_path):
+    """Three rounds of TD3+BC, which has one stage, end where one round does; stopped in the second they go on."""
+
+    def stop(stage, done, *told):
+        if done == 30:
+            raise KeyboardInterrupt
+
+    settings = SMALL | {"steps": 50}
+    runs = ("one", "three", "stopped")
+    one, three, stopped = (("td3bc", DATA, home, tmp_path / run, [3, 4], settings) for run in runs)
+    train(*one, chunk=10)
+    train(*three, chunk=10, rounds=3)
+    with pytest.raises(KeyboardInterrupt):
+        train(*stopped, stop, chunk=10, rounds=3)
+    assert [file.name for file in (tmp_path / "stopped").glob("round-*")] == ["round-1"]
+    train(*stopped, chunk=10, rounds=3, resume=True)
+    for name in ("td3bc.npz", "round-1/td3bc.npz", "round-2/td3bc.npz"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "three" / name).read_bytes()
+    steps = {k: int(read_arrays(tmp_path / "three" / f"round-{k}" / "td3bc.npz")[".step"][0]) for k in (1, 2)}
+    assert steps == {1: 20, 2: 40}
+    assert (tmp_path / "one" / "td3bc.npz").read_bytes() == (tmp_path / "three" / "td3bc.npz").read_bytes()
+    early, late = (jax.tree.leaves(load_agent(tmp_path / "three", home, k)._actors) for k in (1, 3))
+    assert any((a != b).any() for a, b in zip(early, late, strict=True))
+    result = evaluate_run(tmp_path / "three", home, "IO", 3)
+    assert list(result) == ["I", "O"]
+    assert all(len(of["rounds"]) == 3 and of["best"]["success"] >= of["final"]["success"] for of in result.values())
 
 
 # The command -------------------------------------------------------------------------------------------

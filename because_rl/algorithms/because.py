@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, plan_in
+from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, each_seed, plan_in
 from because_rl.algorithms.run import Run
 from because_rl.discovery.discover import discover
 from because_rl.io import arrays_sha256
@@ -50,12 +50,13 @@ class BecauseConfig(PlannedConfig):
 
 
 WORLDS: dict[str, dict[str, Any]] = {
-    "unlock": {"hidden": 64, "batch": 128, "world_steps": 2500, "energy_steps": 500, "batches": 5},
-    **CLONE,
+    "unlock": {"hidden": 64, "batch": 128, "rate": 2e-3, "world_steps": 2500, "energy_steps": 500, "batches": 5},
+    **PROPOSE,
 }
 """Settings for the data of a known world."""
 PAPER: dict[str, dict[str, Any]] = {
-    world: {
+    world: PROPOSE.get(world, {})
+    | {
         "hidden": hidden,
         "rate": rate,
         "batch": 256,
@@ -67,7 +68,6 @@ PAPER: dict[str, dict[str, Any]] = {
         "planner.population": population,
         "weights.background": 0.0,
         "energy.support": False,
-        **CLONE.get(world, {}),
     }
     for world, hidden, rate, test, threshold, horizon, population in (
         ("lift", 256, 1e-4, "fcit", 1e-8, 15, 1500),

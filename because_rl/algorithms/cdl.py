@@ -45,7 +45,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.algorithms.actor import coin
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import CLONE, PlannedConfig, plan_in
+from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, plan_in
 from because_rl.algorithms.run import Run
 from because_rl.models import nodes
 from because_rl.models.bilinear import DenseHead, Outputs
@@ -88,7 +88,7 @@ class CDLConfig(PlannedConfig):
 
 
 PAPER: dict[str, dict[str, Any]] = {
-    "lift": {"hidden": 256, "initial": 1.0, "sparsity": 1e-3, **CLONE["lift"]},
+    "lift": {"hidden": 256, "initial": 1.0, "sparsity": 1e-3, **PROPOSE["lift"]},
     "unlock": {"hidden": 64, "initial": 1.0, "sparsity": 1e-3, "batch": 128, "world_steps": 2500},
     "crash": {"hidden": 128, "initial": 1.0, "sparsity": 1e-3},
 }

@@ -46,7 +46,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.algorithms.actor import Imitated, View, imitated
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, plan_in
+from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, each_seed, plan_in
 from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
 from because_rl.models.layout import Layout
@@ -72,7 +72,7 @@ class DelphicConfig(PlannedConfig):
 
 
 PAPER: dict[str, dict[str, Any]] = {
-    world: {"worlds": 5, "pessimism": weight, "kl": weight, **more, **CLONE.get(world, {})}
+    world: {"worlds": 5, "pessimism": weight, "kl": weight, **more, **PROPOSE.get(world, {})}
     for world, weight, more in (
         ("lift", 1e-4, {}),
         ("unlock", 1e-4, {"hidden": 64, "batch": 128, "world_steps": 2500}),

@@ -36,7 +36,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import CLONE, PlannedConfig, plan_in
+from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, plan_in
 from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import DenseHead, Outputs
 from because_rl.models.layout import Family, Layout
@@ -74,7 +74,7 @@ class GNNConfig(PlannedConfig):
 
 
 PAPER: dict[str, dict[str, Any]] = {
-    "lift": {"hidden": 256, "layers": 3, **CLONE["lift"]},
+    "lift": {"hidden": 256, "layers": 3, **PROPOSE["lift"]},
     "unlock": {"hidden": 64, "layers": 1, "batch": 128, "world_steps": 2500},
     "crash": {"hidden": 128, "layers": 3},
 }

@@ -43,7 +43,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import CLONE, PlannedConfig, plan_in
+from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, plan_in
 from because_rl.algorithms.run import Run
 from because_rl.models import nodes
 from because_rl.models.latent import Blocks, bound, draw, in_some_seed, information, places, share, share_stage
@@ -80,7 +80,7 @@ class IFactorConfig(PlannedConfig):
 
 
 PAPER: dict[str, dict[str, Any]] = {
-    "lift": {"hidden": 256, **CLONE["lift"]},
+    "lift": {"hidden": 256, **PROPOSE["lift"]},
     "unlock": {"hidden": 64, "batch": 128, "world_steps": 2500},
     "crash": {"hidden": 128},
 }

@@ -47,7 +47,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.algorithms.actor import EDGE, coin, one_of
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, plan_in
+from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, each_seed, plan_in
 from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, dense, dense_size, wire
 from because_rl.models.layout import Layout
@@ -75,7 +75,7 @@ class MnMConfig(PlannedConfig):
 
 
 PAPER: dict[str, dict[str, Any]] = {
-    world: {"hidden": hidden, "discriminator_rate": rate, "discriminator_clip": 0.25, **more, **CLONE.get(world, {})}
+    world: {"hidden": hidden, "discriminator_rate": rate, "discriminator_clip": 0.25, **more, **PROPOSE.get(world, {})}
     for world, hidden, rate, more in (
         ("lift", 256, 1e-4, {}),
         ("unlock", 64, 1e-3, {"batch": 128, "world_steps": 2500}),

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import CLONE, PlannedConfig, each_seed, plan_in
+from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, each_seed, plan_in
 from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
 from because_rl.models.layout import Layout
@@ -41,7 +41,7 @@ class MOPOConfig(PlannedConfig):
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
 
 
-WORLDS: dict[str, dict[str, Any]] = {"unlock": {"hidden": 64, "batch": 128, "world_steps": 2500}, **CLONE}
+WORLDS: dict[str, dict[str, Any]] = {"unlock": {"hidden": 64, "batch": 128, "world_steps": 2500}, **PROPOSE}
 
 
 class Ensemble(eqx.Module):

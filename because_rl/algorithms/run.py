@@ -34,12 +34,19 @@ class Run:
         report: Report = lambda stage, done, total, metrics: None,
         chunk: int = 500,
         shared: Path | None = None,
+        rounds: int = 1,
     ):
-        """`shared`: a folder where runs on the same data leave each other what they all need."""
+        """`shared`: a folder where runs on the same data leave each other what they all need.
+
+        With several `rounds` a method is fitted as often, `round` being 1, 2, ...: each time every stage goes on for
+        its share of steps, on what the stages before it have become.
+        """
+        if rounds < 1 or (rounds > 1 and folder is None):
+            raise BecauseError(f"Got {rounds} rounds.", need="at least 1, and a folder for more.", fix="name a folder.")
         if len(set(seeds)) != len(seeds) or not seeds:
             raise BecauseError(f"Got seeds {list(seeds)}.", need="at least one, all different.", fix="pass --seeds 10.")
         self.seeds, self.folder, self.report, self.chunk = tuple(seeds), folder, report, chunk
-        self.shared = shared
+        self.shared, self.rounds, self.round = shared, rounds, rounds
         self.history: dict[str, dict[str, np.ndarray]] = {}
         """stage -> metric -> (chunks, seeds)"""
 
@@ -64,12 +71,14 @@ class Run:
         return arrays
 
     def fit(self, stage: Stage, data: Batch, fixed: Any, of: Mapping[str, Any] | None = None) -> Any:
-        """Train a stage to its end; returns its model, every array with a leading axis of seeds.
+        """Train a stage to its end, or the round's; returns its model, every array with a leading axis of seeds.
 
         `fixed` holds what the loss needs and training does not change, with a leading axis of seeds. `of` says in
         plain data what decides the stage beside all these arrays: then it is trained once for all runs that share
         a folder, and methods that differ elsewhere have it in common.
         """
+        if self.rounds > 1:  # what a stage has come to depends on what others were in earlier rounds
+            of = None
         common = self._common(stage.name, None if of is None else dict(of) | self._decides(stage, data, fixed))
         known = self._read(stage.name)
         if known is None and common is not None and common.exists():
@@ -91,7 +100,9 @@ class Run:
                 write_arrays(self._file(stage.name), _flatten(progress) | past)
             self.report(stage.name, done, stage.steps, {k: float(v.mean()) for k, v in metrics.items()})
 
-        progress = fit(stage, data, fixed, self.seeds, progress, chunk=self.chunk, report=after)
+        chunks = -(-stage.steps * self.round // (self.rounds * self.chunk))  # whole ones: another length compiles anew
+        until = min(stage.steps, chunks * self.chunk)
+        progress = fit(stage, data, fixed, self.seeds, progress, until=until, chunk=self.chunk, report=after)
         self.history[stage.name] = {name: np.stack(values) for name, values in history.items()}
         if common is not None and not common.exists():
             past = {HISTORY + name: values for name, values in self.history[stage.name].items()}

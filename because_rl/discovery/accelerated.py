@@ -8,6 +8,7 @@ NaN) is done again by `Engine`, which knows another way.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -55,7 +56,7 @@ _predict = jax.jit(lambda u, weight, fit: jax.numpy.stack(predict(fit, Rows(u, w
 class AcceleratedEngine(Engine):
     """The same answers as `Engine`, up to rounding."""
 
-    lanes = 4  # while the host compares the pairs of one target, the GPU fits another's
+    lanes = max(4, (os.cpu_count() or 1) // 2)  # while the host compares one target's pairs, the GPU fits another's
 
     def __init__(self, x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int):
         super().__init__(x, folds, budget, seed)

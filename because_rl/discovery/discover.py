@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -69,4 +70,5 @@ def discover(
         return decide(rows, chosen(rows, draw), chosen, level, fdr=fdr, force=force, forbid=forbid)
 
     progress(0, batches + 1)
-    return reweight(variables, verdict, batches=batches, seed=seed, progress=progress)
+    together = min(os.cpu_count() or 1, 1 + batches) if chosen.threads else 1
+    return reweight(variables, verdict, batches=batches, seed=seed, together=together, progress=progress)

@@ -104,6 +104,9 @@ class IndependenceTest(ABC):
     least_effect: ClassVar[float] = 0.0
     """an edge must also be this strong (see `Evidence.effect`): at large n any bias is significant"""
 
+    threads: ClassVar[bool] = False
+    """several at a time, in threads, are faster than one after the other"""
+
     @abstractmethod
     def __call__(self, variables: Variables, seed: int = 0) -> Evidence: ...
 

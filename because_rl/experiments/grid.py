@@ -267,7 +267,8 @@ class TrainAndEvaluate:
     def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         import jax
 
-        from because_rl.experiments.train import evaluate_agent, load_agent, read_run, train
+        from because_rl.experiments.evaluate import evaluate_agent
+        from because_rl.experiments.train import load_agent, read_run, train
 
         told = job.cells[missing[0]]
         if told["code"] != code_version(told["method"]):

@@ -1,14 +1,15 @@
-"""Train a method on a dataset into a run folder, load it again, evaluate it.
+"""Train a method on a dataset into a run folder, and load it again.
 
 A run folder holds ``run.json`` (what was trained on what), one checksummed ``.npz`` per stage, ``metrics.jsonl``
-and, once evaluated, ``evaluation-<split>.json``. A folder is one run for good: other settings, data or seeds are
+and, once evaluated, ``evaluation-<split>.json``. Of training in several rounds ``round-<k>`` keeps what there was after
+each but the last. A folder is one run for good: other settings, data or seeds are
 refused, and the same ones continue it.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -24,7 +25,6 @@ from because_rl.datasets.home import home
 from because_rl.datasets.load import Transitions, load
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
-from because_rl.evaluation.rollout import evaluate, summarise
 from because_rl.experiments.tensorboard import write_events
 from because_rl.factors import FactorSpec
 from because_rl.io import arrays_sha256, exclusive, read_json, sha256, sweep, write_json, write_text
@@ -32,8 +32,8 @@ from because_rl.provenance import provenance
 
 RUN = "run.json"
 METRICS = "metrics.jsonl"
-FORMAT = 2
-SAME = ("format", "method", "config", "dataset", "data_sha256", "factors", "horizon", "seeds", "chunk")
+FORMAT = 3
+SAME = ("format", "method", "config", "dataset", "data_sha256", "factors", "horizon", "seeds", "chunk", "rounds")
 """What a run is: where one of these differs it is another run."""
 WRITTEN = (*SAME, "world", "spurious")
 
@@ -50,12 +50,13 @@ def train(
     *,
     factors: FactorSpec | Path | None = None,
     chunk: int = 500,
+    rounds: int = 1,
     shared: Path | None = None,
 ) -> dict[str, Any]:
     """Train all seeds together and keep the run; `resume` goes on with one that was stopped, to the same bits.
 
-    `chunk`: steps between two checkpoints. `shared`: where runs on the same data find each other's masks. Returns a
-    summary.
+    `chunk`: steps between two checkpoints. `rounds`: take all stages so many times for a share of their steps, and keep
+    what there was after each. `shared`: where runs on the same data find each other's masks. Returns a summary.
     """
     if chunk < 1:
         raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
@@ -76,6 +77,7 @@ def train(
         "horizon": data.horizon,
         "seeds": [int(seed) for seed in seeds],
         "chunk": chunk,
+        "rounds": rounds,
     }
     wanted = json.loads(json.dumps(wanted))  # as it will be read back: tuples are lists
     folder = Path(
@@ -87,17 +89,21 @@ def train(
             _write_metrics(folder, run.history | {stage: _kept_history(folder / f"{stage}.npz")})
             report(stage, done, total, metrics)
 
-        run = Run(wanted["seeds"], folder, after, chunk, shared)
+        run = Run(wanted["seeds"], folder, after, chunk, shared, rounds)
         known = _agree(folder, wanted, resume)
         if known is None:
             known = wanted | {"finished": None, "sha256": _sha256(wanted), "provenance": provenance()}
             write_json(folder / RUN, known)
         sweep(folder)
-        made.fit(data, run)
+        for run.round in range(1, rounds + 1):
+            if (kept := _round(folder, run.round, rounds)) == folder or not kept.exists():
+                made.fit(data, run)
+                _keep_round(folder, kept)
         _write_metrics(folder, run.history)
         write_events(folder, run.history, run.seeds)
         if not known["finished"]:
-            write_json(folder / RUN, known | {"finished": sorted(file.name for file in folder.glob("*.npz"))})
+            files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.npz"))
+            write_json(folder / RUN, known | {"finished": files})
     return {
         "run": str(folder),
         "method": method,
@@ -112,8 +118,26 @@ def train(
     }
 
 
-def load_agent(folder: Path, root: Path | None = None) -> Agent:
-    """The agent of a finished run, all its seeds. Nothing is trained; only the run and its dataset are read."""
+def _round(folder: Path, number: int, rounds: int) -> Path:
+    """Where the stages are that there were after a round."""
+    return folder if number == rounds else folder / f"round-{number}"
+
+
+def _keep_round(folder: Path, kept: Path) -> None:
+    """Whole or not at all."""
+    if kept != folder:
+        shutil.rmtree(partial := kept.with_name(f".{kept.name}"), ignore_errors=True)
+        partial.mkdir()
+        for file in folder.glob("*.npz"):
+            shutil.copyfile(file, partial / file.name)
+        partial.rename(kept)
+
+
+def load_agent(folder: Path, root: Path | None = None, number: int | None = None) -> Agent:
+    """The agent of a finished run, all its seeds; `number`: as it was after that round.
+
+    Nothing is trained; only the run and its dataset are read.
+    """
     known = read_run(folder)
     if not known["finished"]:
         raise BecauseError(
@@ -135,36 +159,11 @@ def load_agent(folder: Path, root: Path | None = None) -> Agent:
             need="the same transitions.",
             fix="collect it again with its own recipe and seed, or train a new run on this one.",
         )
-    return make_method(known["method"], known["config"]).fit(data, Run(known["seeds"], Path(folder)))
-
-
-def evaluate_run(
-    folder: Path, root: Path | None = None, split: str = "O", episodes: int = 100, spurious: int | None = None
-) -> dict[str, Any]:
-    """Success of a run's agent in its world, kept in ``evaluation-<split>.json``."""
-    known = read_run(folder)
-    if known["world"] is None:
-        raise BecauseError(
-            f"Dataset {known['dataset']} was not collected in one of our worlds.",
-            need="a simulator to evaluate in.",
-            fix="take the agent with load_agent and run it in your own world.",
-        )
-    begin = time.monotonic()
-    level = known["spurious"] if spurious is None else spurious
-    result = evaluate_agent(load_agent(folder, root), known, split, episodes, level, os.cpu_count() or 1)
-    result |= {"seconds": round(time.monotonic() - begin, 2)}
-    write_json(Path(folder) / f"evaluation-{split}.json", result | {"provenance": provenance()})
-    return {"run": str(folder)} | result
-
-
-def evaluate_agent(
-    agent: Agent, known: Mapping[str, Any], split: str, episodes: int, spurious: int, processes: int = 1
-) -> dict[str, Any]:
-    """Success of the agent of the run that `known` describes; `outcomes` tells of each seed which scenes it solved."""
-    outcome = evaluate(agent, known["world"], split, episodes, spurious, processes=processes)
-    result = {key: known[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
-    each = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
-    return result | summarise(outcome) | {"outcomes": each}
+    rounds = known["rounds"]
+    number = rounds if number is None else number
+    run = Run(known["seeds"], _round(Path(folder), number, rounds), chunk=known["chunk"], rounds=rounds)
+    run.round = number
+    return make_method(known["method"], known["config"]).fit(data, run)
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -31,7 +31,6 @@ class By(dict):
     """World -> settings; 'other': of the worlds that are not named."""
 
 
-LONGER_ON_UNLOCK = {"world_steps": Times(2)}
 OTHERWISE_DRAWN = By(unlock={"greedy": False}, other={"greedy": True})
 """The rule (draw continuous actions, take the likeliest discrete one) was once chosen on evaluation scenes."""
 
@@ -40,13 +39,13 @@ CHANGES: dict[str, tuple[Mapping[str, Any], ...]] = {
     "because": (
         {"price": 0.02},
         {"price": 0.2},
-        By(unlock=LONGER_ON_UNLOCK, other={"planner.population": Times(2)}),
+        By(unlock={"world_steps": Times(2)}, other={"planner.population": Times(2)}),
     ),
-    # The original's own penalty; of discrete factors it is the other one, so Unlock has none of it.
+    # The original's own penalty; of discrete factors it is the other one, so Unlock has BECAUSE's rate instead.
     "mopo": (
         {"price": 0.02},
         {"price": 0.2},
-        By(unlock=LONGER_ON_UNLOCK, other={"penalty": "max_sigma"}),
+        By(unlock={"rate": Times(2)}, other={"penalty": "max_sigma"}),
     ),
     # Earlier trials ended at the least alpha. The table's tau lets slow copies of Crash go 63% of the way, at most.
     "td3bc": (

@@ -79,7 +79,7 @@ def dense(layout: Layout, stats: Statistics, raw: Array, gated: Array, gates: Ar
     for kind, members in layout.slot_kinds.items():
         for j in members:
             here = gated[layout.columns[j]]
-            parts += [here.sum(keepdims=True), embed[kind].T @ here]
+            parts += [here.sum(keepdims=True), here @ embed[kind]]
     return jnp.concatenate(parts)
 
 
@@ -154,9 +154,9 @@ class SlotHead(eqx.Module):
             context = jnp.concatenate([row[layout.plain_columns], who])
             shift = self.context(context)
             there = jnp.stack([row[layout.columns[i]] for i in self.mates], axis=1)  # (slots, mates)
-            local = jax.vmap(lambda slot: self.local(jax.nn.silu(self.slot @ slot + shift)))(there)[:, 0]
-            phi = self.move(jnp.concatenate([embed.T @ row[layout.columns[j]], context]))
-            return phi, 4.0 * local + stats.moves[j] * (embed @ phi)
+            local = jax.vmap(lambda slot: self.local(jax.nn.silu(slot @ self.slot.T + shift)))(there)[:, 0]
+            phi = self.move(jnp.concatenate([row[layout.columns[j]] @ embed, context]))
+            return phi, 4.0 * local + stats.moves[j] * (phi @ embed.T)
 
         eye = jnp.eye(len(self.family.members))
         found = [member(j, eye[n], gated[n]) for n, j in enumerate(self.family.members)]  # each its own columns

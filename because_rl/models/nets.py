@@ -30,8 +30,8 @@ class MLP(eqx.Module):
 
     def __call__(self, x: Float[Array, " n"]) -> Array:
         for w, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            x = jax.nn.silu(w @ x + b)
-        return self.weights[-1] @ x + self.biases[-1]
+            x = jax.nn.silu(x @ w.T + b)
+        return x @ self.weights[-1].T + self.biases[-1]
 
 
 class SharedMLP(eqx.Module):

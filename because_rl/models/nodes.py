@@ -65,7 +65,7 @@ class Encoder(eqx.Module):
         parts = [standard[columns] for columns in self.layout.columns]
         for kind, of in self.layout.slot_kinds.items():
             for i in of:
-                parts[i] = jnp.concatenate([parts[i].sum(keepdims=True), self.embed[kind].T @ parts[i]])
+                parts[i] = jnp.concatenate([parts[i].sum(keepdims=True), parts[i] @ self.embed[kind]])
         members = groups(self.layout)
         made = [net(jnp.stack([parts[i] for i in of])) for net, of in zip(self.nets, members, strict=True)]
         return jnp.concatenate(made)[np.argsort(np.concatenate(members))]

@@ -1,0 +1,79 @@
+"""The success of a run's agent in worlds that it has not seen: as it came out, and at its best during training.
+
+The paper reports the best of each trial. So chosen, success is too good: the scenes that choose are those that count.
+Everything else here reports what came out at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from because_rl.algorithms.agent import Agent
+from because_rl.errors import BecauseError
+from because_rl.evaluation.rollout import evaluate, summarise
+from because_rl.experiments.train import load_agent, read_run
+from because_rl.io import write_json
+from because_rl.provenance import provenance
+from because_rl.statistics import t_interval
+
+
+def evaluate_run(
+    folder: Path, root: Path | None = None, splits: str = "O", episodes: int = 100, spurious: int | None = None
+) -> dict[str, dict[str, Any]]:
+    """Split -> success of a run's agent in its world, kept in ``evaluation-<split>.json``."""
+    known = read_run(folder)
+    if known["world"] is None:
+        raise BecauseError(
+            f"Dataset {known['dataset']} was not collected in one of our worlds.",
+            need="a simulator to evaluate in.",
+            fix="take the agent with load_agent and run it in your own world.",
+        )
+    if not splits or len(set(splits)) != len(splits) or set(splits) - {"I", "O"}:
+        raise BecauseError(f"Got split {splits!r}.", need="I, O or both: IO.", fix="pass --split IO.")
+    level = known["spurious"] if spurious is None else spurious
+    rounds, processes = known["rounds"], os.cpu_count() or 1
+    clock = time.monotonic()
+    found: dict[str, list[dict[str, Any]]] = {split: [] for split in splits}
+    for number in range(1, rounds + 1):
+        agent = load_agent(folder, root, number)
+        for split in splits:
+            found[split].append(evaluate_agent(agent, known, split, episodes, level, processes))
+    spent = round(time.monotonic() - clock, 2)
+    results = {}
+    for split, each in found.items():
+        results[split] = {"run": str(folder)} | each[-1] | final_and_best(each) | {"seconds": spent}
+        kept = {name: value for name, value in results[split].items() if name != "run"}
+        write_json(Path(folder) / f"evaluation-{split}.json", kept | {"provenance": provenance()})
+    return results
+
+
+def evaluate_agent(
+    agent: Agent, known: Mapping[str, Any], split: str, episodes: int, spurious: int, processes: int = 1
+) -> dict[str, Any]:
+    """Success of the agent of the run that `known` describes; `outcomes` tells of each seed which scenes it solved."""
+    outcome = evaluate(agent, known["world"], split, episodes, spurious, processes=processes)
+    result = {key: known[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
+    each = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
+    return result | summarise(outcome) | {"outcomes": each}
+
+
+def final_and_best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the evaluations after each round of training: the last, and each seed's best."""
+    each = np.array([result["per_seed"] for result in rounds])
+    return {
+        "rounds": [result["success"] for result in rounds],
+        "final": _summary(each[-1]),
+        "best": _summary(each.max(0)) | {"round": (each.argmax(0) + 1).tolist()},
+    }
+
+
+def _summary(per_seed: np.ndarray) -> dict[str, Any]:
+    low, high = t_interval(per_seed)
+    mean, each = float(per_seed.mean()), per_seed.tolist()
+    return {"success": mean, "low95": max(low, 0.0), "high95": min(high, 1.0), "per_seed": each}
