@@ -7,6 +7,7 @@ on success, 2 for bad input, 130 when interrupted.
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -291,8 +292,11 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a method on a dataset, several seeds at once. Stopped at any moment, --resume loses one chunk at most."""
+    from because_rl.datasets.home import home
+    from because_rl.experiments.programs import share_programs
     from because_rl.experiments.train import train as run
 
+    share_programs(home(root) / "programs")
     overrides = dict(setting(text) for text in settings or ())
     try:
         with training_bar(f"{method} on {data}") as report:
@@ -327,8 +331,11 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Success of a trained method in worlds that it has not seen, final and best of its rounds; kept beside the run."""
+    from because_rl.datasets.home import home
     from because_rl.experiments.evaluate import evaluate_run
+    from because_rl.experiments.programs import share_programs
 
+    share_programs(home(root) / "programs")
     results = evaluate_run(run, root, split, episodes, spurious)
     rows = [
         {
@@ -409,6 +416,7 @@ app.command("tune", epilog="Example: because tune --methods mopo,td3bc --worlds 
 
 
 def main() -> None:
+    gc.set_threshold(200_000, 50, 100)  # tracing a program makes many small objects that stay: seconds of looking
     try:
         app()
     except BecauseError as error:

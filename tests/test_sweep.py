@@ -774,7 +774,7 @@ def programs(tmp_path):
 def test_a_real_cell_is_what_train_and_evaluate_give_by_hand(tmp_path, programs, monkeypatch, capsys):
     from because_rl.algorithms.registry import make_method
     from because_rl.experiments.evaluate import evaluate_run
-    from because_rl.experiments.grid import share_programs
+    from because_rl.experiments.programs import share_programs
     from because_rl.experiments.train import train
 
     spec, results = tmp_path / "spec.yaml", tmp_path / "results"

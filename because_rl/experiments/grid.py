@@ -27,6 +27,7 @@ from because_rl.datasets.home import dataset_path, home
 from because_rl.datasets.recipe import FORMAT, Recipe
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS
 from because_rl.errors import BecauseError
+from because_rl.experiments.programs import share_programs
 from because_rl.experiments.sweep import Job, StopSweep, claim, finished
 from because_rl.io import exclusive, read_yaml, sha256
 from because_rl.provenance import provenance
@@ -328,15 +329,6 @@ class TrainAndEvaluate:
 
     def _run(self, job: Job) -> Path:
         return (self.work or home(self.root) / "sweep") / job.key
-
-
-def share_programs(folder: Path) -> None:
-    """Keep compiled programs in `folder`, for other processes and later ones; before the first is compiled."""
-    import jax
-
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def collected(recipe: Recipe, root: Path | None) -> None:

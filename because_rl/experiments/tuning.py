@@ -19,11 +19,12 @@ from typing import Any
 from because_rl.envs.tasks import check_world
 from because_rl.errors import BecauseError
 from because_rl.experiments.development import SPLIT, develop, held_out
-from because_rl.experiments.grid import Grid, share_programs
+from because_rl.experiments.grid import Grid
 from because_rl.experiments.grid import jobs as jobs_of
 from because_rl.experiments.paper.measure import Measure
 from because_rl.experiments.paper.scale import TINY as TINY_SCALE
 from because_rl.experiments.paper.study import also
+from because_rl.experiments.programs import share_programs
 from because_rl.experiments.sweep import Job
 from because_rl.experiments.trials import CHANGES, SHARED, TRIALS, trials
 from because_rl.provenance import provenance

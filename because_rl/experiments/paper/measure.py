@@ -19,7 +19,8 @@ import numpy as np
 from because_rl.datasets.load import load
 from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid import TrainAndEvaluate, code_version, collected, share_programs
+from because_rl.experiments.grid import TrainAndEvaluate, code_version, collected
+from because_rl.experiments.programs import share_programs
 from because_rl.experiments.sweep import Job, StopSweep, cell_file
 from because_rl.provenance import provenance
 
