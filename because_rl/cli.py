@@ -292,11 +292,10 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a method on a dataset, several seeds at once. Stopped at any moment, --resume loses one chunk at most."""
-    from because_rl.datasets.home import home
-    from because_rl.experiments.programs import share_programs
+    from because_rl.experiments.programs import keep_programs
     from because_rl.experiments.train import train as run
 
-    share_programs(home(root) / "programs")
+    keep_programs(root)
     overrides = dict(setting(text) for text in settings or ())
     try:
         with training_bar(f"{method} on {data}") as report:
@@ -331,11 +330,10 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Success of a trained method in worlds that it has not seen, final and best of its rounds; kept beside the run."""
-    from because_rl.datasets.home import home
     from because_rl.experiments.evaluate import evaluate_run
-    from because_rl.experiments.programs import share_programs
+    from because_rl.experiments.programs import keep_programs
 
-    share_programs(home(root) / "programs")
+    keep_programs(root)
     results = evaluate_run(run, root, split, episodes, spurious)
     rows = [
         {

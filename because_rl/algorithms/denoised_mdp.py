@@ -36,7 +36,8 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, plan_in
+from because_rl.algorithms.blocks import BlocksConfig
+from because_rl.algorithms.proposals import plan_in
 from because_rl.algorithms.run import Run
 from because_rl.models import nodes
 from because_rl.models.latent import Blocks, bound, draw, in_some_seed, places, share, share_stage
@@ -50,27 +51,10 @@ X, Y = range(2)
 
 
 @dataclass(frozen=True)
-class DenoisedMDPConfig(PlannedConfig):
-    pessimism: float | None = 0.0
-    kl: float = 0.1
+class DenoisedMDPConfig(BlocksConfig):
     ease: float = 0.25
     """what a nat costs in y, of what it costs in x"""
-    precision: float = 0.1
-    """of the decoder, in units of a factor's usual change"""
     reward: float = 1.0
-    share_rate: float = 0.01
-    deviation: float = 1e-3
-    """weight of the squares of what sets factors of one kind apart"""
-    background: float = 1.0
-    """weight of the belief that events do not happen far from the data"""
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    "lift": {"hidden": 256, **PROPOSE["lift"]},
-    "unlock": {"hidden": 64, "batch": 128, "world_steps": 2500},
-    "crash": {"hidden": 128},
-}
-"""Belief sizes of the BECAUSE paper's table, by world; gradient steps and batches are those of `because`."""
 
 
 class Nets(NamedTuple):

@@ -43,7 +43,8 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, plan_in
+from because_rl.algorithms.blocks import BlocksConfig
+from because_rl.algorithms.proposals import plan_in
 from because_rl.algorithms.run import Run
 from because_rl.models import nodes
 from because_rl.models.latent import Blocks, bound, draw, in_some_seed, information, places, share, share_stage
@@ -59,32 +60,15 @@ DRIVEN = (AR, A)
 
 
 @dataclass(frozen=True)
-class IFactorConfig(PlannedConfig):
-    pessimism: float | None = 0.0
-    kl: float = 0.1
+class IFactorConfig(BlocksConfig):
     ease: tuple[float, ...] = (1.0, 0.5, 0.5, 0.25)
     """what a nat costs in ar, r, a and o"""
     rewarded: float = 0.1
     """weight of what blocks tell of the rewards to come"""
     moved: float = 0.1
     """weight of what blocks tell of the action"""
-    precision: float = 0.1
-    """of the decoder, in units of a factor's usual change"""
     reward: float = 3.0
     """weight of the reward's likelihood: what keeps in ar and r what would be cheaper elsewhere"""
-    share_rate: float = 0.01
-    deviation: float = 1e-3
-    """weight of the squares of what sets factors of one kind apart"""
-    background: float = 1.0
-    """weight of the belief that events do not happen far from the data"""
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    "lift": {"hidden": 256, **PROPOSE["lift"]},
-    "unlock": {"hidden": 64, "batch": 128, "world_steps": 2500},
-    "crash": {"hidden": 128},
-}
-"""Hidden sizes of the BECAUSE paper's table, by world; gradient steps and batches are those of `because`."""
 
 
 class Nets(NamedTuple):

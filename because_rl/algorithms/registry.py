@@ -13,19 +13,18 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from because_rl.algorithms.agent import Method
 from because_rl.algorithms.because import ABLATIONS, WORLDS, Because, BecauseConfig
 from because_rl.algorithms.because import PAPER as BECAUSE_PAPER
+from because_rl.algorithms.blocks import PAPER as BLOCKS_PAPER
 from because_rl.algorithms.ccil import CCIL, CCILConfig
 from because_rl.algorithms.ccil import PAPER as CCIL_PAPER
 from because_rl.algorithms.cdl import CDL, CDLConfig
 from because_rl.algorithms.cdl import PAPER as CDL_PAPER
 from because_rl.algorithms.delphic import PAPER as DELPHIC_PAPER
 from because_rl.algorithms.delphic import Delphic, DelphicConfig
-from because_rl.algorithms.denoised_mdp import PAPER as DENOISED_PAPER
 from because_rl.algorithms.denoised_mdp import DenoisedMDP, DenoisedMDPConfig
 from because_rl.algorithms.gnn import GNN, GNNConfig
 from because_rl.algorithms.gnn import PAPER as GNN_PAPER
 from because_rl.algorithms.icil import ICIL, ICILConfig
 from because_rl.algorithms.icil import PAPER as ICIL_PAPER
-from because_rl.algorithms.ifactor import PAPER as IFACTOR_PAPER
 from because_rl.algorithms.ifactor import IFactor, IFactorConfig
 from because_rl.algorithms.mnm import PAPER as MNM_PAPER
 from because_rl.algorithms.mnm import MnM, MnMConfig
@@ -52,10 +51,10 @@ METHODS: dict[str, Entry] = {
     "ccil": Entry(CCIL, CCILConfig, worlds=CCIL_PAPER),
     "cdl": Entry(CDL, CDLConfig, worlds=CDL_PAPER),
     "delphic": Entry(Delphic, DelphicConfig, worlds=DELPHIC_PAPER),
-    "denoised-mdp": Entry(DenoisedMDP, DenoisedMDPConfig, worlds=DENOISED_PAPER),
+    "denoised-mdp": Entry(DenoisedMDP, DenoisedMDPConfig, worlds=BLOCKS_PAPER),
     "gnn": Entry(GNN, GNNConfig, worlds=GNN_PAPER),
     "icil": Entry(ICIL, ICILConfig, worlds=ICIL_PAPER),
-    "ifactor": Entry(IFactor, IFactorConfig, worlds=IFACTOR_PAPER),
+    "ifactor": Entry(IFactor, IFactorConfig, worlds=BLOCKS_PAPER),
     "mnm": Entry(MnM, MnMConfig, worlds=MNM_PAPER),
     "mopo": Entry(MOPO, MOPOConfig, worlds=MOPO_WORLDS),
     "td3bc": Entry(TD3BC, TD3BCConfig, worlds=TUNED),
