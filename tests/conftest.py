@@ -1,7 +1,6 @@
 """Strict by default: silent promotion of dtypes or ranks is an error in every test."""
 
 import atexit
-import gc
 import os
 import shutil
 import tempfile
@@ -23,7 +22,6 @@ import pytest
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 np.seterr(invalid="raise", divide="raise", over="raise")
-gc.set_threshold(200_000, 50, 100)  # as the command line does: tracing makes many small objects that stay
 
 
 @pytest.fixture
