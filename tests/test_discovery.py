@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 
 import networkx as nx
 import numpy as np
@@ -19,6 +20,7 @@ from because_rl.discovery.score import score
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, pack
 from because_rl.graph import Graph
+from because_rl.rng import child_seed
 
 
 def spec(states, actions=1):
@@ -180,6 +182,25 @@ def test_edge_weights_are_the_density_weighted_share_of_batches():
     assert result.mask.weight.min() >= 0
     assert result.mask.weight.max() <= 1 + 1e-12
     assert result.batch_weight.sum() == pytest.approx(1.0)
+
+
+def test_batches_judged_together_are_judged_the_same_and_told_in_order():
+    """The later a batch is asked, the sooner it answers."""
+    v = variables(n=4000, episodes=400)
+    first, told = child_seed(0, "all"), []
+
+    def verdict(rows, seed):
+        rng = np.random.default_rng(seed)
+        time.sleep(0.05 if seed == first else 0.01 * rng.random())
+        return decide(rows, Oracle(random_graph(v, rng))(rows), Oracle(random_graph(v, rng)), 0.01, self_edges=False)
+
+    one, three = (
+        reweight(v, verdict, batches=6, together=n, progress=lambda done, total: told.append((done, total)))
+        for n in (1, 3)
+    )
+    np.testing.assert_array_equal(one.mask.weight, three.mask.weight)
+    np.testing.assert_array_equal(one.mask.matrix, three.mask.matrix)
+    assert told == [(n, 7) for n in range(1, 8)] * 2
 
 
 def test_density_prefers_typical_actions():
