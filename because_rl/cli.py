@@ -24,14 +24,13 @@ from because_rl.console import (
     emit,
     make_table,
     progress_bar,
-    setting,
     stderr,
-    training_bar,
 )
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 from because_rl.errors import BecauseError
 from because_rl.own_data import factors, fit
 from because_rl.paper import paper
+from because_rl.runs import evaluate, train
 from because_rl.sweeps import compare, sweep
 from because_rl.tune import tune
 
@@ -271,86 +270,11 @@ def _edge(text: str) -> tuple[str, str]:
     return source.strip(), target.strip()
 
 
-@app.command(epilog="Example: because train because --data unlock-medium --seeds 10 --set batches=0")
-def train(
-    method: Annotated[str, typer.Argument(help="because, one of its ablations, or a baseline: see docs/methods.md.")],
-    data: Annotated[str, typer.Option(help="A dataset id, or the path of any Minari dataset.")],
-    seeds: Annotated[int, typer.Option(help="Train the seeds 0, 1, ... as one program.")] = 10,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the method: 'alpha=1.5'; repeatable.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder of the run (under the root, by method and data).")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
-    chunk: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 500,
-    rounds: Annotated[
-        int, typer.Option(help="Train all stages in turns, so many times, and let 'evaluate' find the best of them.")
-    ] = 1,
-    root: Root = None,
-    as_json: Json = False,
-) -> None:
-    """Train a method on a dataset, several seeds at once. Stopped at any moment, --resume loses one chunk at most."""
-    from because_rl.experiments.programs import keep_programs
-    from because_rl.experiments.train import train as run
-
-    keep_programs(root)
-    overrides = dict(setting(text) for text in settings or ())
-    try:
-        with training_bar(f"{method} on {data}") as report:
-            result = run(
-                *(method, data, root, output, range(seeds), overrides, report, resume),
-                factors=factors,
-                chunk=chunk,
-                rounds=rounds,
-            )
-    except KeyboardInterrupt:
-        stderr.print("Interrupted. Run the same command with --resume to continue.")
-        raise typer.Exit(130) from None
-    rows = [
-        {"stage": stage, "steps": int(metrics["step"]), "loss": f"{metrics['loss']:.4g}"}
-        for stage, metrics in result["stages"].items()
-        if metrics  # none without steps
-    ]
-    title = f"{method} on {result['dataset']}: {result['seeds']} seeds, {result['seconds']} s, kept in {result['run']}"
-    emit(result, as_json, make_table(title, rows, ("steps", "loss")))
-
-
+app.command("train", epilog="Example: because train because --data unlock-medium --seeds 10 --set batches=0")(train)
 app.command("fit", epilog="Example: because fit log.hdf5 --factors factors.yaml -o fitted --seeds 3")(fit)
-
-
-@app.command("evaluate", epilog="Example: because evaluate runs/td3bc-unlock-medium --split O --episodes 100 --json")
-def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    split: Annotated[str, typer.Option(help="I (training law), O (law broken), or both: IO.")] = "O",
-    episodes: Annotated[int, typer.Option(help="Episodes per seed, the same scenes for every method.")] = 100,
-    spurious: Annotated[int | None, typer.Option(help="Spurious level: 1, 2, 4 or 8 (as in the data).")] = None,
-    root: Root = None,
-    as_json: Json = False,
-) -> None:
-    """Success of a trained method in worlds that it has not seen, final and best of its rounds; kept beside the run."""
-    from because_rl.experiments.evaluate import evaluate_run
-    from because_rl.experiments.programs import keep_programs
-
-    keep_programs(root)
-    results = evaluate_run(run, root, split, episodes, spurious)
-    rows = [
-        {
-            "method": result["method"],
-            "dataset": result["dataset"],
-            "split": result["split"],
-            "seeds": result["seeds"],
-            "episodes": result["episodes"],
-            "success": f"{result['success']:.3f} [{result['low95']:.3f}, {result['high95']:.3f}]",
-            "best round": f"{result['best']['success']:.3f}",
-            "worst seed": f"{min(result['per_seed']):.3f}",
-            "best seed": f"{max(result['per_seed']):.3f}",
-        }
-        for result in results.values()
-    ]
-    told = next(iter(results.values())) if len(results) == 1 else {"splits": results}
-    emit(told, as_json, make_table("Success (mean over seeds, 95% t-interval)", rows, tuple(rows[0])[3:]))
+app.command("evaluate", epilog="Example: because evaluate runs/td3bc-unlock-medium --split O --episodes 100 --json")(
+    evaluate
+)
 
 
 @app.command("report", epilog="Example: because report results -o report")
