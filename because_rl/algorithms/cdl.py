@@ -51,6 +51,7 @@ from because_rl.models import nodes
 from because_rl.models.bilinear import DenseHead, Outputs
 from because_rl.models.layout import Family, Layout
 from because_rl.models.likelihood import negative_log_likelihood, per_target, split
+from because_rl.models.nets import silu
 from because_rl.models.noise import normal, uniform
 from because_rl.models.objective import Weights, background
 from because_rl.models.statistics import Statistics, statistics
@@ -140,7 +141,7 @@ class ParentsModel(eqx.Module):
 
     def features(self, stats: Statistics, x: Float[Array, " columns"]) -> Features:
         relation = nodes.relations(self.layout)[:, : len(self.layout.factors.state)]
-        e = jax.nn.silu(self.encoder(stats, x))
+        e = silu(self.encoder(stats, x))
         parent = jnp.einsum("ijmn,in->ijm", self.common[relation] + self.own, e) + self.bias
         near = [
             p._replace(features=jax.nn.relu(jnp.einsum("pjnm,pm->pjn", w, p.features)))

@@ -41,7 +41,7 @@ from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import DenseHead, Outputs
 from because_rl.models.layout import Family, Layout
 from because_rl.models.likelihood import negative_log_likelihood
-from because_rl.models.nets import SharedMLP
+from because_rl.models.nets import SharedMLP, silu
 from because_rl.models.nodes import (
     Encoder,
     SlotReader,
@@ -101,7 +101,7 @@ class Convolution(eqx.Module):
     def __call__(self, relation: np.ndarray, h: Float[Array, "nodes n"], edges: Array) -> Array:
         mean = self.share[relation] * jnp.asarray(_one_of_many(relation))[:, :, None]
         mixed = jnp.einsum("ijb,in->jbn", mean, h)
-        return jax.nn.silu(jnp.einsum("jbn,bmn->jm", mixed, self.basis) + h @ self.loop.T + self.bias[None] + edges)
+        return silu(jnp.einsum("jbn,bmn->jm", mixed, self.basis) + h @ self.loop.T + self.bias[None] + edges)
 
 
 def _one_of_many(relation: np.ndarray) -> np.ndarray:
@@ -139,10 +139,10 @@ class GraphModel(eqx.Module):
         """The outputs of all families, or of those asked for; there is no `mask`."""
         model = self if self.own else _alike(self)
         layout, relation = self.layout, relations(self.layout)
-        h = jax.nn.silu(model.encoder(stats, x))
+        h = silu(model.encoder(stats, x))
         along = jnp.zeros(h.shape)
         for net, p in zip(model.edges, pairs(layout, stats, x), strict=True):
-            told = jax.nn.silu(net(jnp.concatenate([p.features, p.back * p.features])))
+            told = silu(net(jnp.concatenate([p.features, p.back * p.features])))
             into = np.concatenate([p.second, p.first])
             along = along.at[into].add(told / jnp.asarray(np.bincount(into)[into, None], jnp.float32))
         for n, layer in enumerate(model.layers):
@@ -152,7 +152,7 @@ class GraphModel(eqx.Module):
             mates, who = np.array(layout.slot_kinds[family.kind]), np.array(family.members)
             filled = jnp.stack([x[layout.columns[i]] for i in mates])
             told = jnp.einsum("is,ijn->jsn", filled, model.slot[relation[np.ix_(mates, who)]])
-            return jax.nn.silu(told + h[who][:, None])
+            return silu(told + h[who][:, None])
 
         return read(model.heads, families, stats, model.encoder.embed, h, there)
 

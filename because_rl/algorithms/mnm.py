@@ -49,7 +49,7 @@ from because_rl.algorithms.actor import EDGE, coin, one_of
 from because_rl.algorithms.agent import Agent, Data, Method
 from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, each_seed, plan_in
 from because_rl.algorithms.run import Run
-from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, dense, dense_size, wire
+from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, dense, dense_size, see, wire
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, split
 from because_rl.models.nets import MLP
@@ -102,8 +102,9 @@ class Discriminator(eqx.Module):
         self.net = MLP((size, hidden, hidden, 1), k1, last=0.1)
 
     def __call__(self, layout: Layout, stats: Statistics, state: Array, action: Array, after: Array) -> Array:
-        x = jnp.concatenate([state, action])
-        row = dense(layout, stats, x, (x - stats.mean) / stats.scale, jnp.ones_like(x), self.embed)
+        whole = Wiring(jnp.ones((1, layout.size)), jnp.arange(layout.size)[None])
+        seen = see(layout, stats, whole, jnp.concatenate([state, action]))
+        row = dense(layout, jax.tree.map(lambda part: part[0], seen), self.embed)
         continuous = np.zeros(len(state), bool)
         for factor in layout.factors.state:
             continuous[factor.slice] = factor.type == "continuous"

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.layout import Family, Layout
-from because_rl.models.nets import MLP, SharedMLP
+from because_rl.models.nets import MLP, SharedMLP, silu
 from because_rl.models.noise import normal
 from because_rl.models.statistics import Statistics
 
@@ -61,19 +61,42 @@ class Outputs(NamedTuple):
     """continuous: (members, width) log standard deviation in the same units; else empty"""
 
 
-def see(stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> tuple[Array, Array, Array]:
-    """Each target's view of a row: (targets, columns) raw values, standardised and gated values, gates."""
-    raw, gates = x[wiring.order], jnp.take_along_axis(wiring.gates, wiring.order, axis=1)
-    standard = ((x - stats.mean) / stats.scale)[wiring.order]
-    return raw, standard * gates, gates
+class Seen(NamedTuple):
+    """Views of a row, standardised and gated; with a leading axis of targets, or of one target."""
+
+    plain: Array
+    """the columns that are on no slots"""
+    apart: Array
+    """differences of factors of one kind, in their own units and not gated"""
+    both: Array
+    """gates of the two"""
+    gated: Array
+    """all columns"""
 
 
-def dense(layout: Layout, stats: Statistics, raw: Array, gated: Array, gates: Array, embed: dict[str, Array]) -> Array:
+def see(layout: Layout, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> Seen:
+    """Each target's view of a row. Columns are picked by products: to gather them takes a CPU several times as long."""
+    gates = jnp.take_along_axis(wiring.gates, wiring.order, axis=1)
+    pick = jax.nn.one_hot(wiring.order, layout.size)  # (targets, columns, columns)
+    plain, (first, second) = layout.plain_columns, layout.pair_columns
+    standard = (x - stats.mean) / stats.scale
+    return Seen(
+        _product(standard, pick[:, plain] * gates[:, plain, None]),
+        _product(x, pick[:, first] - pick[:, second]) / stats.apart[None],
+        gates[:, first] * gates[:, second],
+        standard[wiring.order] * gates,
+    )
+
+
+def _product(x: Float[Array, " columns"], maps: Float[Array, "targets n columns"]) -> Float[Array, "targets n"]:
+    targets, n, columns = maps.shape
+    return jnp.dot(x, maps.reshape(targets * n, columns).T, precision="highest").reshape(targets, n)
+
+
+def dense(layout: Layout, seen: Seen, embed: dict[str, Array]) -> Array:
     """The features of one view that do not depend on a slot: columns, differences, meetings, places."""
-    first, second = layout.pair_columns
-    apart = (raw[first] - raw[second]) / stats.apart
-    both = gates[first] * gates[second]
-    parts = [gated[layout.plain_columns], apart * both, jnp.arcsinh(ZOOM * apart) * both / 3.0]
+    gated = seen.gated
+    parts = [seen.plain, seen.apart * seen.both, jnp.arcsinh(ZOOM * seen.apart) * seen.both / 3.0]
     for i, k in layout.meetings:
         parts.append((gated[layout.columns[i]] * gated[layout.columns[k]]).sum(keepdims=True))
     for kind, members in layout.slot_kinds.items():
@@ -110,7 +133,7 @@ class DenseHead(eqx.Module):
         self.read = SharedMLP((phi, out), len(family.members), k2, last=0.1)
 
     def __call__(self, features: Float[Array, "members n"]) -> Outputs:
-        phi = jax.nn.silu(self.trunk(features))
+        phi = silu(self.trunk(features))
         out = self.read(phi)
         if self.family.type == "continuous":
             value, spread = jnp.split(out, 2, axis=1)
@@ -154,7 +177,7 @@ class SlotHead(eqx.Module):
             context = jnp.concatenate([row[layout.plain_columns], who])
             shift = self.context(context)
             there = jnp.stack([row[layout.columns[i]] for i in self.mates], axis=1)  # (slots, mates)
-            local = jax.vmap(lambda slot: self.local(jax.nn.silu(slot @ self.slot.T + shift)))(there)[:, 0]
+            local = jax.vmap(lambda slot: self.local(silu(slot @ self.slot.T + shift)))(there)[:, 0]
             phi = self.move(jnp.concatenate([row[layout.columns[j]] @ embed, context]))
             return phi, 4.0 * local + stats.moves[j] * (phi @ embed.T)
 
@@ -173,7 +196,7 @@ class BilinearModel(eqx.Module):
     embed: dict[str, Array]
     """kind -> (slots, places): E, which is also mu of a slot"""
     heads: list[DenseHead | SlotHead]
-    """binary families without slots have a leading axis of `events` networks"""
+    """binary families without slots have a leading axis of `events` networks, half as wide where there are several"""
     mu: list[SharedMLP]
     core: list[Array]
     events: int = eqx.field(static=True)
@@ -196,6 +219,7 @@ class BilinearModel(eqx.Module):
             for kind, of in layout.slot_kinds.items()
         }
         inputs, plain = dense_size(layout, places), len(layout.plain_columns)
+        wide = hidden if events == 1 else hidden // 2  # of networks that vote
         self.heads, self.mu, self.core = [], [], []
         for family in layout.families:
             if family.slots:
@@ -203,7 +227,7 @@ class BilinearModel(eqx.Module):
                 self.heads.append(SlotHead(family, mates, plain, places, hidden, next(keys)))
             elif family.type == "binary":
                 many = jax.random.split(next(keys), events)
-                self.heads.append(jax.vmap(lambda k, f=family: DenseHead(f, inputs, hidden, phi, k))(many))
+                self.heads.append(jax.vmap(lambda k, f=family: DenseHead(f, inputs, wide, phi, k))(many))
             else:
                 self.heads.append(DenseHead(family, inputs, hidden, phi, next(keys)))
             width = mu_width(family)
@@ -214,14 +238,15 @@ class BilinearModel(eqx.Module):
         self, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"], families: tuple[int, ...] | None = None
     ) -> list[Outputs]:
         """The outputs of all families, or of those asked for."""
-        layout, seen = self.layout, see(stats, wiring, x)
+        layout = self.layout
+        seen = see(layout, stats, wiring, x)
         out = []
         for n in range(len(layout.families)) if families is None else families:
             family, head = layout.families[n], self.heads[n]
             if isinstance(head, SlotHead):
-                out.append(head(layout, stats, some(seen[1], family.members), self.embed[family.kind]))
+                out.append(head(layout, stats, some(seen.gated, family.members), self.embed[family.kind]))
                 continue
-            features = self.features(stats, seen, n)
+            features = self.features(seen, n)
             if family.type == "binary":
                 phi, value, spread = jax.vmap(lambda h, f=features: h(f))(head)
                 out.append(Outputs(phi.mean(0), jnp.moveaxis(value, 0, 1), spread[0]))
@@ -229,10 +254,10 @@ class BilinearModel(eqx.Module):
                 out.append(head(features))
         return out
 
-    def features(self, stats: Statistics, seen: tuple[Array, Array, Array], family: int) -> Float[Array, "members n"]:
+    def features(self, seen: Seen, family: int) -> Float[Array, "members n"]:
         """What the members of a family may see of a row, of which `seen` is `see`."""
-        parts = (some(part, self.layout.families[family].members) for part in seen)
-        return jax.vmap(lambda a, b, c: dense(self.layout, stats, a, b, c, self.embed))(*parts)
+        mine = Seen(*(some(part, self.layout.families[family].members) for part in seen))
+        return jax.vmap(lambda seen: dense(self.layout, seen, self.embed))(mine)
 
     def represent(self, stats: Statistics, state: Float[Array, " state"]) -> list[Array]:
         """mu of each family's members before whitening, (members, width), for one next state."""

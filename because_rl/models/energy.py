@@ -76,10 +76,8 @@ def view(
     families: tuple[int, ...] | None = None,
 ) -> list[Array]:
     """What each family's members may see of a row, (members, features)."""
-    seen = see(stats, wiring, x)
-    return [
-        world.features(stats, seen, n) for n in (range(len(world.layout.families)) if families is None else families)
-    ]
+    seen = see(world.layout, stats, wiring, x)
+    return [world.features(seen, n) for n in (range(len(world.layout.families)) if families is None else families)]
 
 
 def foretell(world: BilinearModel, outputs: list) -> list[Array]:
