@@ -24,7 +24,7 @@ from because_rl.planning.shooting import Imagined, Plan, ShootingConfig, first_p
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
 
-TOGETHER = 16
+TOGETHER = 4
 """Worlds that a CPU plans for at once, at most."""
 
 
