@@ -36,6 +36,7 @@ from because_rl.models.training import Stage
 @dataclass(frozen=True)
 class BecauseConfig(PlannedConfig):
     energy_steps: int = 1000
+    energy_hidden: int = 64
     mask: Literal["discovered", "full"] = "discovered"
     test: str | None = None
     """independence test; None: by the factors' types"""
@@ -58,6 +59,7 @@ PAPER: dict[str, dict[str, Any]] = {
     world: PROPOSE.get(world, {})
     | {
         "hidden": hidden,
+        "energy_hidden": hidden,
         "rate": rate,
         "batch": 256,
         "energy_steps": 1000,
@@ -126,7 +128,7 @@ class Because(Method):
         energy = run.fit(
             Stage(
                 "energy",
-                lambda key, fixed: EnergyModel(layout, key, hidden=c.hidden),
+                lambda key, fixed: EnergyModel(layout, key, hidden=c.energy_hidden),
                 partial(energy_loss, c.energy, stats),
                 c.energy_steps,
                 c.batch,
@@ -134,7 +136,7 @@ class Because(Method):
             ),
             train,
             (world, whitening, wiring),
-            of={"hidden": c.hidden, "energy": asdict(c.energy)},
+            of={"hidden": c.energy_hidden, "energy": asdict(c.energy)},
         )
 
         # Pessimistic planning (lines 12 to 18)
