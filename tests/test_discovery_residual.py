@@ -398,9 +398,24 @@ def test_tree_against_brute_force():
         return -sum(((s - s.mean()) ** 2).sum() for s in sides)
 
     best = max(drop(c, v) for c in range(3) for v in np.unique(x[:, c])[:-1])
-    assert drop(tree.column[0], tree.cut[0]) == pytest.approx(best)
+    assert drop(tree.column[0, 0], tree.cut[0, 0]) == pytest.approx(best)
     cells = {tuple(row): y[(x == row).all(1)].mean() for row in x}
     np.testing.assert_allclose(tree.predict(x)[:, 0], [cells[tuple(row)] for row in x], atol=1e-9)
+
+
+@pytest.mark.parametrize("least", [2, 20])
+def test_trees_grown_together_are_the_trees_grown_apart(least):
+    rng = np.random.default_rng(1)
+    x, owner = rng.normal(size=(300, 7)), np.array([0, 1, 1, 2, 3, 3, 4])
+    x[:, 4:] = x[:, 4:] > 0
+    y = np.c_[x[:, 0] + x[:, 1] * x[:, 4], x[:, 3] ** 2] + 0.1 * rng.normal(size=(300, 2))
+    new = rng.normal(size=(200, 7))
+    together = grow(x, y, owner, least)
+    np.testing.assert_array_equal(together.predict(new, None, 30), grow(x, y).predict(new, None, 30))
+    for i in range(5):
+        rest = owner != i
+        apart = grow(x[:, rest], y).predict(new[:, rest], None, max(least, 2))
+        np.testing.assert_allclose(together.predict(new, i, least), apart, rtol=1e-12)
 
 
 def test_fcit_finds_a_strong_edge():

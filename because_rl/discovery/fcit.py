@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from because_rl.discovery.independence import Evidence, IndependenceTest, Variables
-from because_rl.discovery.tree import grow
+from because_rl.discovery.tree import Trees, grow
 from because_rl.rng import stream
 
 LEAST_NODE = (2, 8, 64, 512, 0.01, 0.2, 0.4)
@@ -44,44 +44,47 @@ class Fcit(IndependenceTest):
         for j, target in enumerate(variables.targets):
             y = variables.y[j] - variables.y[j].mean(0)
             y = y[:, y.std(0) > 0]
-            if y.shape[1]:
-                y = y / y.std(0)
-                full = self._errors(x[:, varies], y, seed, target.name)
-            for i, source in enumerate(variables.inputs):
-                names = source.name, target.name
-                if not y.shape[1] or not varies[owner == i].any():
-                    out.untestable[i, j] = True
-                    out.why[names] = f"{names[1] if not y.shape[1] else names[0]} never varies in these data"
-                    continue
-                without = self._errors(x[:, varies & (owner != i)], y, seed, target.name)
-                ratio = without / np.maximum(full, 1e-12)
+            tested = np.unique(owner[varies]) if y.shape[1] else np.zeros(0, int)
+            for i in set(range(shape[0])) - set(tested):
+                out.untestable[i, j] = True
+                names = variables.inputs[i].name, target.name
+                out.why[names] = f"{names[0] if y.shape[1] else names[1]} never varies in these data"
+            if not len(tested):
+                continue
+            full, *without = self._errors(x[:, varies], owner[varies], y / y.std(0), tested, (seed, target.name))
+            for i, errors in zip(tested, without, strict=True):
+                ratio = errors / np.maximum(full, 1e-12)
                 out.statistic[i, j], out.p[i, j] = _exceeds_one(ratio)
                 out.effect[i, j] = np.clip(1 - 1 / max(ratio.mean(), 1e-12), 0, 1)
         return out
 
-    def _errors(self, x: np.ndarray, y: np.ndarray, seed: int, name: str) -> np.ndarray:
-        """The held-out error of each split; the splits are the same for every set of inputs."""
+    def _errors(
+        self, x: np.ndarray, owner: np.ndarray, y: np.ndarray, tested: np.ndarray, seed: tuple[int, str]
+    ) -> np.ndarray:
+        """The held-out errors (sets of inputs, splits) with all factors, and without each tested one."""
         n = len(x)
         test = max(1, round(self.held_out * n))
         least = [node if node >= 2 else max(2.0, node * n) for node in LEAST_NODE]
-        orders = [stream(seed, "fcit", name, k).permutation(n) for k in range(VALIDATIONS + self.splits)]
-        trials = np.zeros(len(least))
-        for order in orders[:VALIDATIONS]:
-            tree = _fit(x[order[test:]], y[order[test:]])
-            trials += [((tree(x[order[:test]], node) - y[order[:test]]) ** 2).mean() for node in least]
-        node = least[int(trials.argmin())]
-        return np.array(
-            [
-                ((_fit(x[order[test:]], y[order[test:]])(x[order[:test]], node) - y[order[:test]]) ** 2).mean()
-                for order in orders[VALIDATIONS:]
-            ]
-        )
+        splits = [
+            (order[test:], order[:test])
+            for k in range(VALIDATIONS + self.splits)
+            for order in [stream(seed[0], "fcit", seed[1], k).permutation(n)]
+        ]
 
+        def error(trees: Trees, held: np.ndarray, without: int | None, node: float) -> float:
+            return float(((trees.predict(x[held], without, node) - y[held]) ** 2).mean())
 
-def _fit(x: np.ndarray, y: np.ndarray) -> Any:
-    if x.shape[1]:
-        return grow(x, y).predict
-    return lambda x, node: np.broadcast_to(y.mean(0), (len(x), y.shape[1]))
+        sets = [None, *tested]
+        trials = np.zeros((len(sets), len(least)))
+        for fit, held in splits[:VALIDATIONS]:
+            trees = grow(x[fit], y[fit], owner)
+            trials += [[error(trees, held, without, node) for node in least] for without in sets]
+        chosen = [least[k] for k in trials.argmin(1)]
+        errors = []
+        for fit, held in splits[VALIDATIONS:]:
+            trees = grow(x[fit], y[fit], owner, min(chosen))
+            errors.append([error(trees, held, without, node) for without, node in zip(sets, chosen, strict=True)])
+        return np.array(errors).T
 
 
 def _exceeds_one(ratio: np.ndarray) -> tuple[float, float]:

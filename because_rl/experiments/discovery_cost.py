@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from because_rl.discovery.residual import ResidualTest
 from because_rl.discovery.threads import cores
 from because_rl.errors import BecauseError
 from because_rl.experiments.discovery_peers import installed, versions
-from because_rl.experiments.discovery_study import as_variables
 from because_rl.factors import FactorSpec, pack
 from because_rl.graph import Edge
 from because_rl.provenance import provenance
@@ -109,7 +109,7 @@ def cost(
 ) -> dict[str, Any]:
     """Seconds and memory of a whole mask, for each number of rows: the default test, and fcit from some pairs.
 
-    Each measurement has a process of its own. fcit's seconds are scaled from `pairs` pairs to all of them; where
+    Each measurement has a process of its own. fcit's seconds are scaled from `pairs` pairs (ours: all of a target) to all of them; where
     the original is not installed, ours stands in for it. The original could fit its trees on several cores: it is
     run on one, and its wall clock divided by their number, as if that came without loss. Where JAX sees a GPU the
     first run, which compiles, and later ones are told apart.
@@ -144,9 +144,9 @@ def measure(test: str, n: int, pairs: int, seed: int) -> list[dict[str, Any]]:
         load, wall, cpu = os.getloadavg()[0], time.perf_counter(), time.process_time()
         if test == OURS:
             ResidualTest()(variables, seed)
-            measured, scale = whole, 1.0
+            scale, measured = 1.0, whole
         else:
-            measured, scale = pairs, _some_pairs(test, variables, pairs, seed)
+            scale, measured = _some_pairs(test, variables, pairs, seed)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         rows.append(
             {
@@ -166,21 +166,20 @@ def measure(test: str, n: int, pairs: int, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _some_pairs(test: str, variables: Variables, pairs: int, seed: int) -> float:
-    """Test some pairs with fcit; how many times their work a whole mask is."""
+def _some_pairs(test: str, variables: Variables, pairs: int, seed: int) -> tuple[float, int]:
+    """Test some pairs with fcit: how many times their work a whole mask is, and how many they were."""
     rng = stream(seed, "discovery", "cost pairs")
     inputs, targets = len(variables.inputs), len(variables.targets)
+    if test == TREES:  # a target's pairs come together
+        some = rng.choice(targets, -(-pairs // inputs), replace=False)
+        picked = {name: tuple(getattr(variables, name)[j] for j in some) for name in ("targets", "y")}
+        Fcit()(replace(variables, **picked), seed)
+        return targets / len(some), inputs * len(some)
     for pair in rng.choice(inputs * targets, pairs, replace=False):
         i, j = divmod(int(pair), targets)
         rest = np.hstack([x for k, x in enumerate(variables.x) if k != i])
-        if test == ORIGINAL:
-            installed()[ORIGINAL](variables.x[i], variables.y[j], rest, seed)
-        else:
-            Fcit()(as_variables(variables.x[i], variables.y[j], rest), seed)
-    if test == ORIGINAL:
-        return inputs * targets / pairs
-    # Ours fits a target on all inputs only once for all pairs, but here on all, without x, and without the rest.
-    return targets * (inputs + 1) / (3 * pairs)
+        installed()[ORIGINAL](variables.x[i], variables.y[j], rest, seed)
+    return inputs * targets / pairs, pairs
 
 
 def _peak_bytes() -> int:
