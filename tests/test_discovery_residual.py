@@ -342,6 +342,11 @@ def test_accelerated_engine_gives_the_same(monkeypatch):
     fits = plain.cross_fit(problems, laws)
     for expected, found in zip(fits, fast.cross_fit(problems, laws), strict=True):
         np.testing.assert_allclose(found[1], expected[1], atol=1e-6)
+    starts = np.array([0, 7, 50, 51, 160, 200, 290])  # of episodes, which do not cross folds
+    inside = plain.cross_fit(problems, laws, starts)
+    for expected, found in zip(inside, fast.cross_fit(problems, laws, starts), strict=True):
+        np.testing.assert_allclose(found[1], expected[1], atol=1e-6)
+    assert np.abs(inside[0][1] - fits[0][1]).max() > 1e-3
     keeps = [problems[1]._replace(keep=np.array(keep)) for keep in ([0.0, 1.0, 1.0], [1.0, 0.0, 1.0])]
     args = keeps, fits[1][0], np.zeros_like(x)
     np.testing.assert_allclose(fast.without(*args), plain.without(*args), atol=1e-6)

@@ -8,20 +8,30 @@ NaN) is done again by `Engine`, which knows another way.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from because_rl.discovery.engine import Budget, Engine, Problem, Within
+from because_rl.discovery.engine import Budget, Engine, Problem
 from because_rl.discovery.regression import Centres, Fit, Law, Rows, cross_fit, held_out_error, learn, predict
 
 BATCH = 8
 ROW_STEP = 256
 """Folds are filled up to a multiple of this many rows, so that a bootstrap rarely compiles anew."""
+EPISODE_STEP = 64
+
+
+class Episodes(NamedTuple):
+    """Of each fold: the first row of each episode, the row after its last, and the episode of each row."""
+
+    first: np.ndarray
+    last: np.ndarray
+    of: np.ndarray
 
 
 def _over_problems(function: Callable[..., Any], *axes: int | None) -> Callable[..., Any]:
@@ -36,8 +46,16 @@ def _one_error(u, weight, target, keep, points, free, spread, metric, ridge):
     return held_out_error(Rows(u, weight), target, keep, Centres(points, free), spread, metric, ridge)
 
 
-def _one_fit(u, weight, target, keep, points, free, spread, metric, ridge):
-    fit, prediction = cross_fit(Rows(u, weight), target, keep, Centres(points, free), spread, metric, ridge)
+def _one_fit(u, weight, target, keep, points, free, spread, metric, ridge, episodes):
+    def within(k, rows):
+        run = jax.numpy.concatenate([jax.numpy.zeros_like(rows[:1]), jax.numpy.cumsum(rows, axis=0)])
+        first, last = episodes.first[k], episodes.last[k]
+        length = jax.numpy.maximum(last - first, 1).astype(rows.dtype)
+        mean = (run[last] - run[first]) / length[:, None]
+        return rows - mean[episodes.of[k]] * weight[k][:, None]
+
+    shared = keep, Centres(points, free), spread, metric, ridge
+    fit, prediction = cross_fit(Rows(u, weight), target, *shared, None if episodes is None else within)
     return fit, jax.numpy.stack(prediction)
 
 
@@ -48,9 +66,20 @@ def _one_without(u, weight, plug, fit, keep):
 
 _learn = _over_problems(_one_learn, 0, 0, 0, 0, 0, 0, None)
 _errors = _over_problems(_one_error, None, None, None, 0, None, None, None, None, None)
-_fit = _over_problems(_one_fit, None, None, 0, 0, 0, 0, None, 0, 0)
+_fit = _over_problems(_one_fit, None, None, 0, 0, 0, 0, None, 0, 0, None)
 _without = _over_problems(_one_without, None, None, None, None, 0)
 _predict = jax.jit(lambda u, weight, fit: jax.numpy.stack(predict(fit, Rows(u, weight), jax.numpy.ones(u.shape[-1]))))
+
+
+_gpu = threading.Lock()
+
+
+@contextlib.contextmanager
+def _double() -> Iterator[None]:
+    """In double precision, and one program at a time: XLA's recording of CUDA graphs fails now and then when several
+    threads start programs, and the GPU would run them one after another anyway."""
+    with _gpu, jax.enable_x64(True):
+        yield
 
 
 class AcceleratedEngine(Engine):
@@ -62,7 +91,7 @@ class AcceleratedEngine(Engine):
         super().__init__(x, folds, budget, seed)
         self._sizes = [f.stop - f.start for f in folds]
         self._padded = -(-max(self._sizes) // ROW_STEP) * ROW_STEP
-        with jax.enable_x64(True):
+        with _double():
             self._u = jax.numpy.asarray(self._fold(x))
             self._weight = jax.numpy.asarray(self._fold(np.ones((len(x), 1)))[..., 0])
             self._device_spread = jax.numpy.asarray(self.spread)
@@ -71,18 +100,28 @@ class AcceleratedEngine(Engine):
         """(n, w) -> (K, rows, w), filled up with 0."""
         return _filled([a[f] for f in self.folds], self._padded)
 
-    def _unfold(self, a: Any) -> np.ndarray:
-        a = np.asarray(a)
+    def _unfold(self, a: np.ndarray) -> np.ndarray:
         return np.concatenate([a[k, :size] for k, size in enumerate(self._sizes)])
+
+    def _episodes(self, starts: np.ndarray) -> Episodes:
+        begins = [self._begins(starts, k) for k in range(len(self.folds))]
+        most = -(-max(map(len, begins)) // EPISODE_STEP) * EPISODE_STEP
+        first, last = np.zeros((2, len(begins), most), int)
+        of = np.zeros((len(begins), self._padded), int)
+        for k, (begin, size) in enumerate(zip(begins, self._sizes, strict=True)):
+            first[k, : len(begin)], last[k, : len(begin)] = begin, np.r_[begin[1:], size]
+            of[k, :size] = np.repeat(np.arange(len(begin)), np.diff(np.r_[begin, size]))
+        return Episodes(first, last, of)
 
     def learn(self, problems: Sequence[Problem]) -> list[Law]:
         laws: list[Law] = [None] * len(problems)  # type: ignore[list-item]
         for width, places in _by_width(problems):
             parts = [self._prepare(problems[k], width) for k in places]
-            with jax.enable_x64(True):
-                found = _learn(*map(np.stack, zip(*parts, strict=True)), self._device_spread)
+            stacked = list(map(np.stack, zip(*parts, strict=True)))
+            with _double():
+                found = jax.device_get(_learn(*stacked, self._device_spread))
             for row, k in enumerate(dict.fromkeys(places)):
-                laws[k] = Law(*(np.asarray(a)[row] for a in found))
+                laws[k] = Law(*(a[row] for a in found))
         spoilt = [k for k, law in enumerate(laws) if not np.isfinite(law.error)]
         for k, law in zip(spoilt, super().learn([problems[k] for k in spoilt]), strict=True):
             laws[k] = law
@@ -108,58 +147,56 @@ class AcceleratedEngine(Engine):
         )
         out: list[np.ndarray] = []
         for chunk in _chunks([p.keep for p in problems]):
-            with jax.enable_x64(True):
-                found = _errors(*shared, np.stack(chunk), *centres, self._device_spread, law.metric, law.ridge)
-            out += [a[:width] for a in np.asarray(found)]
+            rest = np.stack(chunk), *centres, self._device_spread, law.metric, law.ridge
+            with _double():
+                out += [a[:width] for a in np.asarray(_errors(*shared, *rest))]
         spoilt = [k for k in range(len(problems)) if not np.isfinite(out[k]).all()]
         for k, error in zip(spoilt, super().errors([problems[k] for k in spoilt], law), strict=True):
             out[k] = error
         return out[: len(problems)]
 
     def cross_fit(
-        self, problems: Sequence[Problem], laws: Sequence[Law], within: Within | None = None
+        self, problems: Sequence[Problem], laws: Sequence[Law], starts: np.ndarray | None = None
     ) -> list[tuple[Fit, np.ndarray]]:
-        if within is not None:  # few of them, and their episodes are ragged
-            return super().cross_fit(problems, laws, within)
+        episodes = None if starts is None else self._episodes(starts)
         out: list[tuple[Fit, np.ndarray]] = [None] * len(problems)  # type: ignore[list-item]
         for width, places in _by_width(problems):
             chosen = [problems[k] for k in places]
-            with jax.enable_x64(True):
-                fits, predictions = _fit(
-                    self._u,
-                    self._weight,
-                    np.stack([_wide(self._fold(p.target), width) for p in chosen]),
-                    np.stack([p.keep for p in chosen]),
-                    np.stack([p.centres.points for p in chosen]),
-                    np.stack([p.centres.free for p in chosen]),
-                    self._device_spread,
-                    np.stack([laws[k].metric for k in places]),
-                    np.stack([laws[k].ridge for k in places]),
-                )
-            fits, predictions = Fit(*map(np.asarray, fits)), np.asarray(predictions)
+            which = (
+                np.stack([_wide(self._fold(p.target), width) for p in chosen]),
+                np.stack([p.keep for p in chosen]),
+                np.stack([p.centres.points for p in chosen]),
+                np.stack([p.centres.free for p in chosen]),
+            )
+            how = np.stack([laws[k].metric for k in places]), np.stack([laws[k].ridge for k in places])
+            with _double():
+                found = _fit(self._u, self._weight, *which, self._device_spread, *how, episodes)
+                fits, predictions = jax.device_get(found)
             for row, k in enumerate(dict.fromkeys(places)):
                 w = problems[k].target.shape[1]
                 fit = Fit(fits.root[row], fits.points[row], fits.coefficients[row][..., :w])
                 out[k] = fit, self._unfold(predictions[row])[:, :w]
         spoilt = [k for k, (_, guess) in enumerate(out) if not np.isfinite(guess).all()]
         some = [problems[k] for k in spoilt], [laws[k] for k in spoilt]
-        for k, answer in zip(spoilt, super().cross_fit(*some), strict=True):
+        for k, answer in zip(spoilt, super().cross_fit(*some, starts), strict=True):
             out[k] = answer
         return out
 
     def predict(self, fit: Fit, x: np.ndarray) -> np.ndarray:
         w = fit.coefficients.shape[-1]
-        with jax.enable_x64(True):
-            found = _predict(self._fold(x), self._weight, fit._replace(coefficients=_wide(fit.coefficients, _power(w))))
+        u, wide = self._fold(x), fit._replace(coefficients=_wide(fit.coefficients, _power(w)))
+        with _double():
+            found = np.asarray(_predict(u, self._weight, wide))
         return self._unfold(found)[:, :w]
 
     def without(self, problems: Sequence[Problem], fit: Fit, plug: np.ndarray) -> list[np.ndarray]:
         w, out = fit.coefficients.shape[-1], []
         fit = fit._replace(coefficients=_wide(fit.coefficients, _power(w)))
-        with jax.enable_x64(True):
-            run = partial(_without, self._u, self._weight, jax.numpy.asarray(self._fold(plug)), fit)
-            for chunk in _chunks([p.keep for p in problems]):
-                out += [self._unfold(a)[:, :w] for a in np.asarray(run(np.stack(chunk)))]
+        folded = self._fold(plug)
+        for chunk in _chunks([p.keep for p in problems]):
+            with _double():
+                found = np.asarray(_without(self._u, self._weight, folded, fit, np.stack(chunk)))
+            out += [self._unfold(a)[:, :w] for a in found]
         return out[: len(problems)]
 
 

@@ -46,14 +46,10 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
     if 2 * len(starts) > len(data.x) or not targets:
         return none
 
-    def within(k: int, rows: np.ndarray) -> np.ndarray:
-        fold = data.folds[k]
-        return _within(rows, starts[(starts >= fold.start) & (starts < fold.stop)] - fold.start)
-
     engine = make_engine(data.x, data.folds, budget, seed)
     problems = _on_all_inputs(engine, targets)
     laws = [law._replace(ridge=CAUTION * law.ridge) for law in engine.learn(problems)]
-    answers = engine.cross_fit(problems, laws, within)
+    answers = engine.cross_fit(problems, laws, starts)
     residuals = [p.target - guess for p, (_, guess) in zip(problems, answers, strict=True)]
     found = leading(np.hstack(residuals), starts, most=MOST)
     for _ in range(PASSES):
@@ -72,12 +68,6 @@ def hidden_causes(data: Prepared, budget: Budget, seed: int) -> np.ndarray:
 def _on_all_inputs(engine: Engine, targets: Sequence[tuple[str, np.ndarray]]) -> list[Problem]:
     keep = np.ones(engine.x.shape[1])
     return each(lambda target: engine.problem(target[0], target[1], keep), targets)
-
-
-def _within(rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Less the mean of each episode."""
-    length = np.diff(np.r_[starts, len(rows)])
-    return rows - np.repeat(np.add.reduceat(rows, starts) / length[:, None], length, axis=0)
 
 
 def leading(residual: np.ndarray, starts: np.ndarray, most: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -11,8 +11,6 @@ import numpy as np
 from because_rl.discovery.regression import Centres, Fit, Law, Rows, cross_fit, held_out_error, learn, predict
 from because_rl.discovery.threads import each
 from because_rl.rng import stream
-
-Within = Callable[[int, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -95,17 +93,30 @@ class Engine:
         return Rows([self.x[s] for s in sample], weight), target, Centres(points[:centres], free[:, :centres])
 
     def cross_fit(
-        self, problems: Sequence[Problem], laws: Sequence[Law], within: Within | None = None
+        self, problems: Sequence[Problem], laws: Sequence[Law], starts: np.ndarray | None = None
     ) -> list[tuple[Fit, np.ndarray]]:
-        """The fits, and the prediction (n, w) of each row by the folds it is not in."""
-        return each(lambda problem, law: self._cross_fit(problem, law, within), problems, laws)
+        """The fits, and the prediction (n, w) of each row by the folds it is not in.
 
-    def _cross_fit(self, problem: Problem, law: Law, within: Within | None = None) -> tuple[Fit, np.ndarray]:
+        With `starts`, the first rows of the episodes, the fits rest on differences inside episodes only.
+        """
+        return each(lambda problem, law: self._cross_fit(problem, law, starts), problems, laws)
+
+    def _cross_fit(self, problem: Problem, law: Law, starts: np.ndarray | None) -> tuple[Fit, np.ndarray]:
         target = [problem.target[f] for f in self.folds]
-        fit, prediction = cross_fit(
-            self._rows, target, problem.keep, problem.centres, self.spread, law.metric, law.ridge, within
-        )
+
+        def within(k: int, rows: np.ndarray) -> np.ndarray:
+            begin = self._begins(starts, k)
+            length = np.diff(np.r_[begin, len(rows)])
+            return rows - np.repeat(np.add.reduceat(rows, begin) / length[:, None], length, axis=0)
+
+        shared = problem.keep, problem.centres, self.spread, law.metric, law.ridge
+        fit, prediction = cross_fit(self._rows, target, *shared, None if starts is None else within)
         return fit, np.concatenate(prediction)
+
+    def _begins(self, starts: np.ndarray, k: int) -> np.ndarray:
+        """Where the episodes of fold k start in it."""
+        fold = self.folds[k]
+        return starts[(starts >= fold.start) & (starts < fold.stop)] - fold.start
 
     def predict(self, fit: Fit, x: np.ndarray) -> np.ndarray:
         """The fit at other inputs `x` (n, p), each row by the folds it is not in."""
