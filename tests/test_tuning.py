@@ -60,7 +60,7 @@ def test_no_trial_is_wasted_where_actions_are_discrete(method):
 def test_a_share_of_the_preset_is_that_of_the_world_and_of_what_all_trials_have():
     assert [trials("td3bc", world)[1]["alpha"] for world in ("lift", "unlock")] == [0.3, 0.09]
     assert trials("td3bc", "lift", {"steps": 100})[3] == {"steps": 200}
-    assert trials("because", "crash")[3] == {"planner.population": 512}
+    assert trials("because", "crash")[3] == {"planner.population": 384}
     assert trials("because-paper", "lift")[3] == {"planner.population": 3000}
     assert Times(2) in CHANGES["because"][2]["other"].values()
     with pytest.raises(BecauseError, match="'mopi'"):

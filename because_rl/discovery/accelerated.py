@@ -9,7 +9,6 @@ NaN) is done again by `Engine`, which knows another way.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -85,7 +84,7 @@ def _double() -> Iterator[None]:
 class AcceleratedEngine(Engine):
     """The same answers as `Engine`, up to rounding."""
 
-    lanes = max(4, (os.cpu_count() or 1) // 2)  # while the host compares one target's pairs, the GPU fits another's
+    lanes = 4  # while the host compares one target's pairs, the GPU fits another's
 
     def __init__(self, x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int):
         super().__init__(x, folds, budget, seed)
@@ -104,7 +103,7 @@ class AcceleratedEngine(Engine):
         return np.concatenate([a[k, :size] for k, size in enumerate(self._sizes)])
 
     def _episodes(self, starts: np.ndarray) -> Episodes:
-        begins = [self._begins(starts, k) for k in range(len(self.folds))]
+        begins = self._begins(starts)
         most = -(-max(map(len, begins)) // EPISODE_STEP) * EPISODE_STEP
         first, last = np.zeros((2, len(begins), most), int)
         of = np.zeros((len(begins), self._padded), int)

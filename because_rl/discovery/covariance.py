@@ -24,18 +24,19 @@ class Basis:
     """
 
     def __init__(self, x: np.ndarray, keep: np.ndarray, fit: np.ndarray):
-        self._x, self._keep, self._fit = x, keep[:, None], fit
-        gram = np.hstack([self._against(column) for column in self._columns()])
+        self._x, self._keep = x, keep[:, None]
+        self._own = np.hstack([np.ones((len(x), 1)), fit, fit * fit])
+        gram = np.hstack([self._against(self._own), self._against(x * keep)])
         self._inverse = np.linalg.pinv(gram / len(x), rcond=1e-10, hermitian=True) / len(x)
 
-    def _columns(self):
-        yield np.ones((len(self._x), 1))
-        yield self._x * self._keep.T
-        yield self._fit
-        yield self._fit * self._fit
-
     def _against(self, a: np.ndarray) -> np.ndarray:
-        return np.vstack([a.sum(0), self._keep * (self._x.T @ a), self._fit.T @ a, (self._fit * self._fit).T @ a])
+        return np.vstack([self._own.T @ a, self._keep * (self._x.T @ a)])
+
+    def remove(self, a: np.ndarray) -> np.ndarray:
+        own, rest = np.split(self._inverse @ self._against(a), [self._own.shape[1]])
+        fitted = self._x @ (self._keep * rest)
+        fitted += self._own @ own
+        return np.subtract(a, fitted, out=fitted)
 
     def near(self, guess: np.ndarray) -> Near:
         """For a target whose fit on z is `guess` (n, w): what to remove besides, linear in z where it moves.
@@ -43,26 +44,31 @@ class Basis:
         There the fit of x on z, made for all rows, may err by more than on average, and there the target's own
         residuals are. With weights a = |guess| and a^2, both zero where nothing happens.
         """
-        square = (guess**2).sum(1, keepdims=True)
-        z = np.hstack([np.ones_like(square), self._x * self._keep.T, self._fit])
-        return Near(self.remove(np.hstack([guess, square * z, np.sqrt(square) * z])))
-
-    def remove(self, a: np.ndarray) -> np.ndarray:
-        c = self._inverse @ self._against(a)
-        p, w = self._x.shape[1], self._fit.shape[1]
-        fitted = c[0] + self._x @ (self._keep * c[1 : 1 + p]) + self._fit @ c[1 + p : 1 + p + w]
-        return a - fitted - (self._fit * self._fit) @ c[1 + p + w :]
+        size = np.sqrt((guess**2).sum(1, keepdims=True))
+        fit = self._own[:, 1 : 1 + self._own.shape[1] // 2]
+        kept = np.flatnonzero(self._keep)
+        columns = np.empty((len(guess), guess.shape[1] + 2 * (1 + len(kept) + fit.shape[1])))
+        columns[:, : guess.shape[1]] = guess
+        once, twice = np.split(columns[:, guess.shape[1] :], 2, axis=1)
+        once[:, :1] = size
+        np.multiply(self._x[:, kept], size, out=once[:, 1 : 1 + len(kept)])
+        np.multiply(fit, size, out=once[:, 1 + len(kept) :])
+        np.multiply(once, size, out=twice)
+        return Near(self.remove(columns))
 
 
 class Near:
     """Projects given columns out of residuals."""
 
     def __init__(self, columns: np.ndarray):
-        self._columns = columns / np.maximum(np.sqrt((columns**2).mean(0)), 1e-12)
-        self._inverse = np.linalg.pinv(self._columns.T @ self._columns / len(columns), rcond=1e-8, hermitian=True)
+        gram = columns.T @ columns / len(columns)
+        scale = np.maximum(np.sqrt(np.diag(gram)), 1e-12)
+        self._inverse = np.linalg.pinv(gram / np.outer(scale, scale), rcond=1e-8, hermitian=True)
+        self._inverse /= len(columns) * np.outer(scale, scale)
+        self._columns = columns
 
     def remove(self, a: np.ndarray) -> np.ndarray:
-        return a - self._columns @ (self._inverse @ (self._columns.T @ a / len(a)))
+        return a - self._columns @ (self._inverse @ (self._columns.T @ a))
 
 
 def covariance_test(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray) -> tuple[float, float]:

@@ -103,20 +103,19 @@ class Engine:
 
     def _cross_fit(self, problem: Problem, law: Law, starts: np.ndarray | None) -> tuple[Fit, np.ndarray]:
         target = [problem.target[f] for f in self.folds]
+        begins = [] if starts is None else self._begins(starts)
 
         def within(k: int, rows: np.ndarray) -> np.ndarray:
-            begin = self._begins(starts, k)
-            length = np.diff(np.r_[begin, len(rows)])
-            return rows - np.repeat(np.add.reduceat(rows, begin) / length[:, None], length, axis=0)
+            length = np.diff(np.r_[begins[k], len(rows)])
+            return rows - np.repeat(np.add.reduceat(rows, begins[k]) / length[:, None], length, axis=0)
 
         shared = problem.keep, problem.centres, self.spread, law.metric, law.ridge
-        fit, prediction = cross_fit(self._rows, target, *shared, None if starts is None else within)
+        fit, prediction = cross_fit(self._rows, target, *shared, within if begins else None)
         return fit, np.concatenate(prediction)
 
-    def _begins(self, starts: np.ndarray, k: int) -> np.ndarray:
-        """Where the episodes of fold k start in it."""
-        fold = self.folds[k]
-        return starts[(starts >= fold.start) & (starts < fold.stop)] - fold.start
+    def _begins(self, starts: np.ndarray) -> list[np.ndarray]:
+        """Where in each fold its episodes start."""
+        return [starts[(starts >= f.start) & (starts < f.stop)] - f.start for f in self.folds]
 
     def predict(self, fit: Fit, x: np.ndarray) -> np.ndarray:
         """The fit at other inputs `x` (n, p), each row by the folds it is not in."""

@@ -39,7 +39,7 @@ from because_rl.discovery.independence import Evidence, IndependenceTest, Variab
 from because_rl.discovery.margins import Prepared, Target, prepare
 from because_rl.discovery.redundancy import last_chance, loss, relatives, variation
 from because_rl.discovery.regression import Fit, Law
-from because_rl.discovery.threads import each, one_blas_thread
+from because_rl.discovery.threads import cores, each, one_blas_thread
 from because_rl.errors import BecauseError
 
 LEAST_EPISODES = 20
@@ -207,7 +207,8 @@ def _test_target(
         ]
         fits = engine.cross_fit([problems[i] for i in open_questions], [whole.law] * len(open_questions))
         reduced = plugged | {i: guess for i, (_, guess) in zip(open_questions, fits, strict=True)}
-        each(lambda i: compare(i, y, full, reduced[i], plugged[i]), others)
+        threads = max(1, cores() // engine.lanes)
+        each(lambda i: compare(i, y, full, reduced[i], plugged[i]), others, threads=threads)
         _look_for_untestable(inquiry, target, whole, j, out)
 
     if target.own is not None:

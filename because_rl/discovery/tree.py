@@ -73,7 +73,8 @@ def grow(x: np.ndarray, y: np.ndarray, owner: np.ndarray | None = None, least: f
         shared = _first_of(best, best.max(0))
         others = np.where((owner[:, None] == owner[shared]) | (alone >= 0), -1.0, best)
         column, cut, left = np.full((len(size), 2), -1), np.zeros((len(size), 2)), np.zeros((len(size), 2), int)
-        next_row, next_node, next_order, next_alone, made = [], [], [], [], 0
+        grown: list[tuple[np.ndarray, ...]] = []  # row, node, alone and order of the next level
+        made = entries = 0
         for k, score in enumerate((best, others)):
             most = score.max(0)
             where, split = _first_of(score, most), (most > 1e-10) & (size >= least)
@@ -91,24 +92,21 @@ def grow(x: np.ndarray, y: np.ndarray, owner: np.ndarray | None = None, least: f
             alive = split[node]
             mine, home = row[alive], node[alive]
             right = columns[where[home], mine] > middle[home]
-            renamed = np.cumsum(alive, dtype=np.int32) - 1 + sum(map(len, next_row))
-            next_order.append(renamed[order[alive[order]]].reshape(p, -1))
-            next_row.append(mine)
-            next_node.append(child[home] + right)
-            next_alone.append(np.repeat(alone[split] if k == 0 else owner[shared[split]], 2))
-            made += 2 * int(split.sum())
+            renamed = np.cumsum(alive, dtype=np.int32) - 1 + entries
+            apart = np.repeat(alone[split] if k == 0 else owner[shared[split]], 2)
+            grown.append((mine, child[home] + right, apart, renamed[order[alive[order]]].reshape(p, -1)))
+            made, entries = made + len(apart), entries + len(mine)
         levels.append((column, cut, left, size, value))
         if not made:
             break
         first += len(size)
-        row, node, alone = np.concatenate(next_row), np.concatenate(next_node), np.concatenate(next_alone)
+        row, node, alone, order = (np.concatenate(parts, axis=-1) for parts in zip(*grown, strict=True))
         size = np.bincount(node, minlength=made)
         sums = np.stack([np.bincount(node, y[row, k], made) for k in range(w)], axis=1)
         value = sums / size[:, None]
         node = node.astype(np.int16 if made < 2**15 else np.int32)  # of 16 bits: sorted in linear time
-        order = np.concatenate(next_order, axis=1)
         order = np.take_along_axis(order, np.argsort(node[order], axis=1, kind="stable"), axis=1)
-    return Trees(*(np.concatenate(a) for a in zip(*levels, strict=True)), owner)
+    return Trees._make([*(np.concatenate(a) for a in zip(*levels, strict=True)), owner])
 
 
 def _gains(y: np.ndarray, x: np.ndarray, starts: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -109,10 +109,10 @@ def cost(
 ) -> dict[str, Any]:
     """Seconds and memory of a whole mask, for each number of rows: the default test, and fcit from some pairs.
 
-    Each measurement has a process of its own. fcit's seconds are scaled from `pairs` pairs (ours: all of a target) to all of them; where
-    the original is not installed, ours stands in for it. The original could fit its trees on several cores: it is
-    run on one, and its wall clock divided by their number, as if that came without loss. Where JAX sees a GPU the
-    first run, which compiles, and later ones are told apart.
+    Each measurement has a process of its own. fcit's seconds are scaled from `pairs` pairs (ours: all of a target)
+    to all of them; where the original is not installed, ours stands in for it. The original could fit its trees on
+    several cores: it is run on one, and its wall clock divided by their number, as if that came without loss. Where
+    JAX sees a GPU the first run, which compiles, and later ones are told apart.
     """
     if small := [n for n in sizes if n < 20 * EPISODE]:
         raise BecauseError(f"Got {small[0]} rows.", need=f"at least {20 * EPISODE}.", fix="pass --n 2000.")
@@ -172,8 +172,8 @@ def _some_pairs(test: str, variables: Variables, pairs: int, seed: int) -> tuple
     inputs, targets = len(variables.inputs), len(variables.targets)
     if test == TREES:  # a target's pairs come together
         some = rng.choice(targets, -(-pairs // inputs), replace=False)
-        picked = {name: tuple(getattr(variables, name)[j] for j in some) for name in ("targets", "y")}
-        Fcit()(replace(variables, **picked), seed)
+        names, values = tuple(variables.targets[j] for j in some), tuple(variables.y[j] for j in some)
+        Fcit()(replace(variables, targets=names, y=values), seed)
         return targets / len(some), inputs * len(some)
     for pair in rng.choice(inputs * targets, pairs, replace=False):
         i, j = divmod(int(pair), targets)
