@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from because_rl.console import Json, Root, emit, make_table, setting, stderr, training_bar
+from because_rl.console import Json, Root, emit, make_table, progress_bar, setting, stderr, training_bar
 
 
 def train(
@@ -68,7 +68,8 @@ def evaluate(
     from because_rl.experiments.programs import keep_programs
 
     keep_programs(root)
-    results = evaluate_run(run, root, split, episodes, spurious)
+    with progress_bar("Evaluating", "steps") as report:
+        results = evaluate_run(run, root, split, episodes, spurious, report)
     rows = [
         {
             "method": result["method"],

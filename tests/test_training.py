@@ -428,8 +428,14 @@ def test_rounds_are_kept_and_go_on_to_the_bit(home, tmp_path):
     assert (tmp_path / "one" / "td3bc.npz").read_bytes() == (tmp_path / "three" / "td3bc.npz").read_bytes()
     early, late = (jax.tree.leaves(load_agent(tmp_path / "three", home, k)._actors) for k in (1, 3))
     assert any((a != b).any() for a, b in zip(early, late, strict=True))
-    result = evaluate_run(tmp_path / "three", home, "IO", 3)
+    told = []
+    result = evaluate_run(tmp_path / "three", home, "IO", 3, report=lambda done, total: told.append(done / total))
     assert list(result) == ["I", "O"]
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert len(told) > 6
+    alone = evaluate_run(tmp_path / "three", home, "O", 3)["O"]
+    assert alone["outcomes"] == result["O"]["outcomes"]  # side by side or not
     assert all(len(of["rounds"]) == 3 and of["best"]["success"] >= of["final"]["success"] for of in result.values())
 
 

@@ -6,17 +6,18 @@ Everything else here reports what came out at the end.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from because_rl.algorithms.agent import Agent
+from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.evaluation.rollout import evaluate, summarise
+from because_rl.experiments.side_by_side import Tick, cores, side_by_side, worth_it
 from because_rl.experiments.train import load_agent, read_run
 from because_rl.io import write_json
 from because_rl.provenance import provenance
@@ -24,9 +25,14 @@ from because_rl.statistics import t_interval
 
 
 def evaluate_run(
-    folder: Path, root: Path | None = None, splits: str = "O", episodes: int = 100, spurious: int | None = None
+    folder: Path,
+    root: Path | None = None,
+    splits: str = "O",
+    episodes: int = 100,
+    spurious: int | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, dict[str, Any]]:
-    """Split -> success of a run's agent in its world, kept in ``evaluation-<split>.json``."""
+    """Split -> success of a run's agent in its world, kept in ``evaluation-<split>.json``; splits side by side."""
     known = read_run(folder)
     if known["world"] is None:
         raise BecauseError(
@@ -37,20 +43,57 @@ def evaluate_run(
     if not splits or len(set(splits)) != len(splits) or set(splits) - {"I", "O"}:
         raise BecauseError(f"Got split {splits!r}.", need="I, O or both: IO.", fix="pass --split IO.")
     level = known["spurious"] if spurious is None else spurious
-    rounds, processes = known["rounds"], os.cpu_count() or 1
-    clock = time.monotonic()
-    found: dict[str, list[dict[str, Any]]] = {split: [] for split in splits}
-    for number in range(1, rounds + 1):
-        agent = load_agent(folder, root, number)
-        for split in splits:
-            found[split].append(evaluate_agent(agent, known, split, episodes, level, processes))
+    rounds, clock, ticks = known["rounds"], time.monotonic(), 0
+    total = rounds * len(splits) * world_class(known["world"]).horizon
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        report(ticks, total)
+
+    report(0, total)
+    rest = root, episodes, level
+    if worth_it(len(splits)):
+        each = side_by_side(_evaluate, [(folder, split, *rest) for split in splits], tick)
+        found = {split: answer for part in each for split, answer in part.items()}
+    else:
+        found = _evaluate(folder, splits, *rest, tick)
+    report(total, total)
     spent = round(time.monotonic() - clock, 2)
     results = {}
-    for split, each in found.items():
-        results[split] = {"run": str(folder)} | each[-1] | final_and_best(each) | {"seconds": spent}
+    for split in splits:
+        results[split] = {"run": str(folder)} | found[split][-1] | final_and_best(found[split]) | {"seconds": spent}
         kept = {name: value for name, value in results[split].items() if name != "run"}
         write_json(Path(folder) / f"evaluation-{split}.json", kept | {"provenance": provenance()})
     return results
+
+
+def _evaluate(
+    folder: Path, splits: str, root: Path | None, episodes: int, spurious: int, tick: Tick
+) -> dict[str, list[dict[str, Any]]]:
+    """Split -> the evaluation after each round."""
+    known, processes = read_run(folder), cores()
+    found: dict[str, list[dict[str, Any]]] = {split: [] for split in splits}
+    for number in range(1, known["rounds"] + 1):
+        agent = Watched(load_agent(folder, root, number), tick)
+        for split in splits:
+            found[split].append(evaluate_agent(agent, known, split, episodes, spurious, processes))
+    return found
+
+
+class Watched(Agent):
+    """An agent that tells of each step."""
+
+    def __init__(self, agent: Agent, tick: Tick):
+        self.agent, self.tick, self.seeds = agent, tick, agent.seeds
+
+    def begin(self, worlds: int, seed: int) -> None:
+        self.agent.begin(worlds, seed)
+
+    def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
+        action = self.agent.act(state, goal, left)
+        self.tick()
+        return action
 
 
 def evaluate_agent(
