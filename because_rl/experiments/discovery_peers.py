@@ -57,11 +57,17 @@ class _CausalLearn:
 
 def _fcit(x: np.ndarray, y: np.ndarray, z: np.ndarray, seed: int) -> float:
     import joblib  # type: ignore[import-not-found]
+
+    with joblib.parallel_config(backend="sequential"):  # it would start processes, for which one p-value is too short
+        return fcit_as_shipped(x, y, z, seed)
+
+
+def fcit_as_shipped(x: np.ndarray, y: np.ndarray, z: np.ndarray, seed: int) -> float:
+    """On all cores, in processes of its own."""
     from fcit import fcit  # type: ignore[import-not-found]
 
     np.random.seed(seed % 2**32)  # noqa: NPY002
     columns = z.reshape(len(z), -1)
     given = columns if columns.shape[1] else None
-    with joblib.parallel_config(backend="sequential"):  # it would start processes, for which one p-value is too short
-        p = float(fcit.test(x.reshape(len(x), -1), y.reshape(len(y), -1), given, verbose=False))
+    p = float(fcit.test(x.reshape(len(x), -1), y.reshape(len(y), -1), given, verbose=False))
     return 1.0 if np.isnan(p) else p  # 0 / 0 where no tree ever splits, with x or without
