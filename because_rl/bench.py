@@ -180,6 +180,29 @@ def bench_training(
     deliver(result, output, as_json, make_table(title, rows, ("seeds", *shown.values())))
 
 
+@bench.command("run", epilog="Example: because bench run --data crash-medium -o results/cost/crash-medium.json")
+def bench_run(
+    data: Annotated[str, typer.Option(help="The id of a collected dataset.")] = "unlock-medium",
+    method: Annotated[str, typer.Option(help="The method to train.")] = "because",
+    seeds: Annotated[int, typer.Option(help="Seeds trained as one program.")] = 1,
+    episodes: Annotated[int, typer.Option(help="Episodes per split and seed.")] = 100,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method: 'batch=256'; repeatable.")
+    ] = None,
+    root: Root = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Seconds of one experiment: training and evaluation in both splits, with all that has to be compiled."""
+    from because_rl.experiments.run_cost import run_cost
+
+    overrides = dict(setting(text) for text in settings or ())
+    with progress_bar("Timing", "commands") as report:
+        result = run_cost(data, method, seeds, episodes, overrides, root, report)
+    rows = [{k: v for k, v in row.items() if k != "success"} for row in result["rows"]]
+    deliver(result, output, as_json, make_table("Seconds of one experiment", rows, tuple(rows[0])[2:]))
+
+
 @bench.command("fuzz", epilog="Example: because bench fuzz --inputs 20000 -o results/fuzz.json")
 def bench_fuzz(
     inputs: Annotated[int, typer.Option(help="Damaged inputs in all.")] = 20_000,

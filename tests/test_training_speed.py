@@ -14,6 +14,7 @@ from because_rl.datasets.load import load
 from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
 from because_rl.experiments import training_peer
+from because_rl.experiments.run_cost import run_cost
 from because_rl.experiments.train import as_data
 from because_rl.experiments.training_speed import (
     COLUMNS,
@@ -159,3 +160,19 @@ def test_the_peer_trains_networks_of_our_size(root):
     assert row["parameters"] == 2 * (actor + 2 * critic)  # each has a slow copy
     assert row["steps_per_second"] > 1
     assert row["update_steps_per_second"] > 1
+
+
+@pytest.mark.slow
+def test_what_one_experiment_costs_is_timed_by_its_commands(root, tmp_path):
+    words = ["bench", "run", "--data", "unlock-random-n10", "--method", "td3bc", "--episodes", "2", "--root", str(root)]
+    words += [part for name, value in (TINY | {"steps": 4}).items() for part in ("--set", f"{name}={value}")]
+    done = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "cost.json")])
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads((tmp_path / "cost.json").read_text())["rows"]
+    assert row["episodes"] == 4
+    assert set(row["success"]) == {"I", "O"}
+    assert row["seconds"] == pytest.approx(row["train"] + row["evaluate"], abs=0.2)
+    assert min(row["train"], row["evaluate"]) > 0
+
+    with pytest.raises(BecauseError, match="'because train' ended with exit code"):
+        run_cost("unlock-random-n10", "tdbc", root=root)
