@@ -53,7 +53,7 @@ def evaluate_run(
 
     report(0, total)
     rest = root, episodes, level
-    if worth_it(len(splits)):
+    if _apart(known["world"], splits):
         each = side_by_side(_evaluate, [(folder, split, *rest) for split in splits], tick)
         found = {split: answer for part in each for split, answer in part.items()}
     else:
@@ -66,6 +66,11 @@ def evaluate_run(
         kept = {name: value for name, value in results[split].items() if name != "run"}
         write_json(Path(folder) / f"evaluation-{split}.json", kept | {"provenance": provenance()})
     return results
+
+
+def _apart(world: str, splits: str) -> bool:
+    """Whether each split gets a process. Where actions are discrete, all plans take less time than one to start."""
+    return world_class(world).make_factors(1).codes is None and worth_it(len(splits))
 
 
 def _evaluate(
