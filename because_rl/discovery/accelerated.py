@@ -75,8 +75,8 @@ _gpu = threading.Lock()
 
 @contextlib.contextmanager
 def _double() -> Iterator[None]:
-    """In double precision, and one program at a time: XLA's recording of CUDA graphs fails now and then when several
-    threads start programs, and the GPU would run them one after another anyway."""
+    """In double precision, and one program at a time: with several threads starting programs, XLA once failed to
+    record a CUDA graph, and the GPU would run them one after another anyway."""
     with _gpu, jax.enable_x64(True):
         yield
 
