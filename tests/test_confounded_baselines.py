@@ -234,7 +234,7 @@ def test_the_papers_table():
         ("unlock", 64, 1e-3, 1e-4),
         ("crash", 128, 1e-4, 5e-5),
     ):
-        c = make_method("mnm", world=world).config
+        c = make_method("mnm", world=world, tuned=False).config
         assert (c.hidden, c.discriminator_rate, c.discriminator_clip) == (hidden, rate, 0.25)
-        c = make_method("delphic", world=world).config
+        c = make_method("delphic", world=world, tuned=False).config
         assert (c.worlds, c.pessimism, c.kl) == (5, weight, weight)

@@ -282,9 +282,9 @@ def test_the_papers_tables():
         ("unlock", 64, 1e-3, 1e-3),
         ("crash", 128, 1e-4, 1e-4),
     ):
-        c = make_method("ccil", world=world).config
+        c = make_method("ccil", world=world, tuned=False).config
         assert (c.hidden, c.weight, c.rate, c.keep) == (hidden, weight, rate, 0.95)
-        c = make_method("icil", world=world).config
+        c = make_method("icil", world=world, tuned=False).config
         assert (c.hidden, c.mine_rate) == (hidden, 1e-4)
         e = c.langevin
         assert (e.rate, e.buffer, e.training, e.steps, e.spread) == (0.01, 1000, 1000, 60, 0.01)

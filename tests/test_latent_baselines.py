@@ -150,7 +150,7 @@ def test_the_action_law_sees_what_some_seed_carries():
 def test_the_papers_tables():
     for world, hidden, columns, factors in (("lift", 256, 33, 19), ("unlock", 64, 110, 7), ("crash", 128, 22, 10)):
         for name in ("denoised-mdp", "ifactor"):
-            assert make_method(name, world=world).config.hidden == hidden
+            assert make_method(name, world=world, tuned=False).config.hidden == hidden
         spec = world_class(world).make_factors(1)
         assert spec.state_size == columns  # of x, and of y
         assert len(spec.inputs) == factors  # the size of IFactor's disentangled prior

@@ -257,8 +257,8 @@ def world(discrete, episodes=12):
 
 def test_the_papers_tables():
     for name, hidden, layers in (("lift", 256, 3), ("unlock", 64, 1), ("crash", 128, 3)):
-        c = make_method("gnn", world=name).config
+        c = make_method("gnn", world=name, tuned=False).config
         assert (c.hidden, c.layers) == (hidden, layers)
-        c = make_method("cdl", world=name).config
+        c = make_method("cdl", world=name, tuned=False).config
         assert (c.hidden, c.initial, c.sparsity) == (hidden, 1.0, 0.001)
         assert c.behaviour_hidden == (256 if name == "lift" else 128)

@@ -10,9 +10,11 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
+from because_rl.algorithms import registry
 from because_rl.algorithms.agent import Agent
 from because_rl.algorithms.planner_agent import Learned, PlannerAgent
 from because_rl.algorithms.registry import METHODS, make_method
+from because_rl.algorithms.tuned import CHOSEN
 from because_rl.cli import app
 from because_rl.datasets.collect import collect
 from because_rl.datasets.load import load
@@ -46,8 +48,8 @@ def test_trials_are_as_many_different_configs_of_the_method_with_the_preset_firs
     tried = trials(method, world)
     assert len(tried) == TRIALS == 4
     assert tried[0] == {}
-    configs = [json.dumps(asdict(make_method(method, settings, world).config)) for settings in tried]
-    assert configs[0] == json.dumps(asdict(make_method(method, None, world).config))
+    configs = [json.dumps(asdict(make_method(method, settings, world, tuned=False).config)) for settings in tried]
+    assert configs[0] == json.dumps(asdict(make_method(method, None, world, tuned=False).config))
     assert len(set(configs)) == TRIALS
 
 
@@ -134,7 +136,25 @@ def test_a_round_asks_for_one_development_cell_of_each_trial_presets_first():
     assert {cell["dataset"] for cell in cells} == {f"because/{world}-medium-v0" for world in WORLDS}
     assert all(cell["seeds"] == [0, 1, 2] for cell in cells)
     first = next(cell for cell in cells if (cell["method"], cell["recipe"]["world"]) == ("td3bc", "crash"))
-    assert first["config"] == json.loads(json.dumps(asdict(make_method("td3bc", None, "crash").config)))
+    assert first["config"] == json.loads(json.dumps(asdict(make_method("td3bc", None, "crash", tuned=False).config)))
+
+
+def test_what_a_round_chose_changes_the_method_and_not_the_round(monkeypatch):
+    wanted = tuning.Round(methods=("td3bc", "mopo"), worlds=("crash",))
+    before = [job.key for job in tuning.jobs(wanted)]
+    chosen = {"td3bc": {"crash": {"alpha": 7.0}}, "mopo": {"crash": {"planner.population": 5}}}
+    monkeypatch.setattr(registry, "CHOSEN", chosen)
+    assert make_method("td3bc", None, "crash").config.alpha == 7
+    assert make_method("td3bc", {"alpha": 1}, "crash").config.alpha == 1
+    assert make_method("td3bc", None, "lift").config.alpha != 7
+    assert make_method("mopo", None, "crash").config.planner.population == 5
+    assert [job.key for job in tuning.jobs(wanted)] == before
+
+
+def test_what_was_chosen_was_tried():
+    for method, worlds in CHOSEN.items():
+        for world, settings in worlds.items():
+            assert settings in trials(method, world)[1:]
 
 
 def test_addresses_do_not_depend_on_the_order_of_trials(monkeypatch):

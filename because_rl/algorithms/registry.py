@@ -31,6 +31,7 @@ from because_rl.algorithms.mnm import MnM, MnMConfig
 from because_rl.algorithms.mopo import MOPO, MOPOConfig
 from because_rl.algorithms.mopo import WORLDS as MOPO_WORLDS
 from because_rl.algorithms.td3bc import TD3BC, TUNED, TD3BCConfig
+from because_rl.algorithms.tuned import CHOSEN
 from because_rl.errors import BecauseError
 
 
@@ -61,10 +62,13 @@ METHODS: dict[str, Entry] = {
 }
 
 
-def make_method(name: str, overrides: Mapping[str, Any] | None = None, world: str | None = None) -> Method:
-    """The method with its defaults, then what suits the world, then its preset, then `overrides`.
+def make_method(
+    name: str, overrides: Mapping[str, Any] | None = None, world: str | None = None, tuned: bool = True
+) -> Method:
+    """The method with its defaults, then what suits the world, what tuning chose, its preset, then `overrides`.
 
-    Overrides may be text, as from a command line, and 'planner.horizon' means the field of a field.
+    Overrides may be text, as from a command line, and 'planner.horizon' means the field of a field. Without `tuned`
+    it is what the tuning round began with.
 
     >>> make_method("td3bc", {"alpha": "1.5", "hidden": 32}, "crash").config.alpha
     1.5
@@ -73,9 +77,10 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None, world: st
         raise BecauseError(
             f"There is no method {name!r}.", need=f"one of {', '.join(METHODS)}.", fix="correct the name."
         )
-    entry = METHODS[name]
+    entry, here = METHODS[name], world or ""
     config = entry.config()
-    for settings in (entry.worlds.get(world or "", {}), entry.preset, overrides or {}):
+    chosen = CHOSEN.get(name, {}).get(here, {}) if tuned else {}
+    for settings in (entry.worlds.get(here, {}), chosen, entry.preset, overrides or {}):
         config = configure(config, settings)
     return entry.method(config)
 

@@ -1,4 +1,6 @@
-"""The settings that a tuning round tries: for every method the preset as it is, and three changes of it.
+"""The settings that a tuning round tries: for every method its preset, and three changes of it.
+
+The preset is the one before tuning, so the round stays the same when `algorithms.tuned` has taken what it found.
 
 Every method has as many trials as any other, whoever wrote it. A change is what its authors, its docstring or our own
 doubts (docs/roadmap.md) name as most likely to matter, one at a time, and written here before anything was run.
@@ -99,7 +101,7 @@ def trials(method: str, world: str, given: Mapping[str, Any] | None = None) -> l
             need=f"one of {', '.join(CHANGES)}.",
             fix="correct the name, or write its trials in experiments/trials.py.",
         )
-    preset = make_method(method, given, check_world(world)).config
+    preset = make_method(method, given, check_world(world), tuned=False).config
     wanted = [change.get(world, change.get("other", {})) if isinstance(change, By) else change for change in tried]
     return [{}] + [{name: _value(preset, name, value) for name, value in change.items()} for change in wanted]
 

@@ -13,7 +13,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from because_rl.envs.tasks import check_world
@@ -90,10 +90,13 @@ def jobs(wanted: Round) -> list[Job]:
 
 def _job(wanted: Round, method: str, world: str, trial: int) -> Job:
     """A training as any sweep has it, of which only success on development scenes is asked."""
-    given = dict(wanted.given.get(method, {}))
+    from because_rl.algorithms.registry import make_method
+
+    given = wanted.given.get(method, {})
     settings = trials(method, world, given)[trial]
+    preset = asdict(make_method(method, given, world, tuned=False).config)
     grid = Grid(
-        methods={method: given | settings},
+        methods={method: preset | settings},
         worlds=(world,),
         policies=(wanted.policy,),
         splits=(SPLIT,),
