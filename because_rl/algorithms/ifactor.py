@@ -15,8 +15,9 @@ rewards from here on,
 
 where each I is MINE's bound, E T - log E exp T' over shuffled rows, with a network T of its own that climbs it. What is
 given stands on one side of it, so what it alone tells counts too, in both terms of a difference alike. The ease of a
-block is 1, or less where less is at stake, so that what could be anywhere ends up in o. The agent acts on ar and r:
-unlike in Denoised MDP, also on what it cannot move, for rewards may depend on both.
+block is 1, or a little less where less is at stake, so that what could be anywhere ends up in o: no more than a little,
+for a rare event that the reward hangs on is worth few nats, and its causes must lie where it can see them. The agent
+acts on ar and r: unlike in Denoised MDP, also on what it cannot move, for rewards may depend on both.
 
 Adaptations. *Vector states*: blocks, encoder and decoder are those of `models.latent`: a block has the state's own
 columns, and what is learned of the encoder is in which block each factor lies, and how noisily. The "disentangled prior
@@ -61,7 +62,7 @@ DRIVEN = (AR, A)
 
 @dataclass(frozen=True)
 class IFactorConfig(BlocksConfig):
-    ease: tuple[float, ...] = (1.0, 0.5, 0.5, 0.25)
+    ease: tuple[float, ...] = (1.0, 0.9, 0.9, 0.8)
     """what a nat costs in ar, r, a and o"""
     rewarded: float = 0.1
     """weight of what blocks tell of the rewards to come"""

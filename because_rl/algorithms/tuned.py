@@ -10,5 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-CHOSEN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
-"""method -> world -> settings"""
+CHOSEN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "td3bc": {"crash": {"tau": 0.001}},
+    "ccil": {"crash": {"greedy": True}, "unlock": {"hidden": 256}},
+    "icil": {"crash": {"greedy": True}, "unlock": {"greedy": False}},
+    "gnn": {"crash": {"hidden": 256}, "unlock": {"layers": 2}},
+    "cdl": {"crash": {"variant": "regularised"}, "unlock": {"variant": "regularised"}},
+    "mnm": {"crash": {"joint": 0.01}, "unlock": {"price": 0.2}},
+    "delphic": {"unlock": {"pessimism": None}},
+    "denoised-mdp": {"unlock": {"kl": 0.01}},
+}
+"""method -> world -> settings. Lift and IFactor are not through yet."""
