@@ -14,6 +14,7 @@ from because_rl.models.bilinear import BilinearModel, whiten, wire
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, foretell, mix, view
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, negative_log_likelihood, split
+from because_rl.models.nets import silu
 from because_rl.models.objective import Weights, effective_rank, evaluate, jackknife, world_model_loss
 from because_rl.models.statistics import statistics
 from because_rl.models.training import Stage, fit, skeleton
@@ -398,3 +399,12 @@ def test_value_is_higher_nearer_the_goal_and_zero_where_time_runs_out():
     assert value(2) < 0.1
     assert value(2, light=1.0) == pytest.approx(1)
     assert value(2, want=0.0) == pytest.approx(1)
+
+
+def test_silu_and_its_derivatives_are_those_of_jax():
+    """It has a derivative of its own, which energies differentiate once more."""
+    ours, theirs = silu, jax.nn.silu
+    x = jnp.linspace(-30.0, 30.0, 241)
+    for _ in range(3):
+        np.testing.assert_allclose(jax.vmap(ours)(x), jax.vmap(theirs)(x), atol=2e-6)
+        ours, theirs = jax.grad(ours), jax.grad(theirs)

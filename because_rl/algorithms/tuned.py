@@ -1,8 +1,8 @@
 """What the tuning round chose (``because tune``, results/tuning): `make_method` puts it on top of a method's preset.
 
-The rule was set before the round was run. A baseline takes the trial with the highest success on development scenes,
-whether or not its lead could be that of seeds; a tie goes to the preset. BECAUSE, whose preset had seen development
-scenes before, takes another only where the lead is beyond noise; its ablations and the paper's preset follow it.
+The rule was set before anybody saw a result. A baseline takes the trial with the highest success on development
+scenes, whether or not its lead could be that of seeds; a tie goes to the preset. BECAUSE, whose preset had seen
+development scenes before, takes another only where the lead is beyond noise: so far nowhere.
 """
 
 from __future__ import annotations
