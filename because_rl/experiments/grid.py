@@ -101,13 +101,13 @@ def choose(grid: Grid, methods: Sequence[str] = (), settings: Mapping[str, Any] 
 
 
 def jobs(grid: Grid) -> list[Job]:
-    """In the order of running. Neighbours differ in their data, hence in their programs: workers that begin together
-    do not all compile the same one, and those that follow find it in the compilation cache."""
+    """In the order of running. Neighbours are different methods, hence different programs: workers that begin together
+    do not all compile the same one, and on a world's next data they find them in the compilation cache."""
     for name in ("episodes", "chunk"):
         if getattr(grid, name) < 1:
             raise BecauseError(f"Got {name}={getattr(grid, name)}.", need="at least 1.", fix="give a larger number.")
     found: dict[str, Job] = {}
-    for (label, name, settings), recipe, seeds in product(_methods(grid), _recipes(grid), _groups(grid)):
+    for recipe, (label, name, settings), seeds in product(_recipes(grid), _methods(grid), _groups(grid)):
         training = _training(name, recipe, seeds, {**grid.set, **settings}, grid.chunk)
         address = f"{name}-{recipe.id.removeprefix('because/').removesuffix('-v0')}"
         cells = {}
