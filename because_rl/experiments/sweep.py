@@ -38,6 +38,8 @@ OLD = 3600.0
 """Seconds after which a half-written file is a dead process's: far more than a write takes or clocks differ by."""
 DEATHS = 3
 """Workers that may die at one job before it counts as failed."""
+FULL = 75
+"""Exit code of a worker that found the memory of its device full."""
 PACKAGE = Path(__file__).resolve().parents[1]
 PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO}
 
@@ -231,7 +233,7 @@ def local(
                     stillborn = 0 if worker.sound else stillborn + 1
                     if deaths[worker.job] == DEATHS:
                         why = f"{DEATHS} workers died at it, the last with exit code {code}."
-                        fail(folder, by_key[worker.job], why + " Out of memory?" * (code == -signal.SIGKILL))
+                        fail(folder, by_key[worker.job], why + " Out of memory?" * (code in (-signal.SIGKILL, FULL)))
                     if stillborn == 10 * DEATHS:
                         raise BecauseError(
                             f"{stillborn} workers in a row died before they had a job (exit code {code}).",
@@ -255,10 +257,21 @@ def _serve(pipe: Connection) -> None:
     threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
     # Several processes share a GPU only if the first does not reserve most of its memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+    def mortal(job: Job, missing: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """What a process has taken of a device's memory it keeps until it ends, so where no more is left this one
+        ends: its successor finds free at least what it had, and perhaps fewer beside it."""
+        try:
+            yield from compute(job, missing)
+        except Exception as error:
+            if "RESOURCE_EXHAUSTED" in str(error):  # in the words of XLA
+                os._exit(FULL)
+            raise
+
     try:
         pipe.send(("asks", ""))
         jobs, compute, folder = pipe.recv()
-        work(jobs, compute, folder, lambda what, key: pipe.send((what, key)))
+        work(jobs, mortal, folder, lambda what, key: pipe.send((what, key)))
     except BecauseError as error:
         pipe.send(("stops", error))
     except Exception:
