@@ -251,6 +251,9 @@ def test_a_job_that_kills_every_worker_fails_and_holds_up_no_other(tmp_path):
     assert Deadly(folder).lines().count("tiny-0000") == 3
 
 
+JaxRuntimeError = type("JaxRuntimeError", (RuntimeError,), {})
+
+
 @dataclass(frozen=True)
 class Crowded(Tiny):
     """Finds its device full in the second cell of the first job, `times` times."""
@@ -262,7 +265,7 @@ class Crowded(Tiny):
             self.log(f"{key} {os.getpid()}")
             tried = [line for line in self.lines() if line.startswith("tiny-0000-O")]
             if key == "tiny-0000-O" and len(tried) <= self.times:
-                raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.36GiB")
+                raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.36GiB")
             yield key, self.result(key)
 
 
@@ -277,7 +280,8 @@ def test_a_worker_that_finds_its_device_full_gives_its_memory_back_and_another_g
 def test_a_job_for_which_a_device_is_always_full_fails(tmp_path):
     folder = tmp_path / "r"
     assert sweep(tiny_jobs(2), Crowded(folder, times=99), folder, workers=1).failed == 1
-    assert "Out of memory?" in failures(tiny_jobs(2), folder)[0]["reason"]
+    assert "3 workers died" in (reason := failures(tiny_jobs(2), folder)[0]["reason"])
+    assert "Out of memory while trying to allocate 4.36GiB" in reason
 
 
 # Failures ----------------------------------------------------------------------------------------------

@@ -38,8 +38,8 @@ OLD = 3600.0
 """Seconds after which a half-written file is a dead process's: far more than a write takes or clocks differ by."""
 DEATHS = 3
 """Workers that may die at one job before it counts as failed."""
-FULL = 75
-"""Exit code of a worker that found the memory of its device full."""
+BROKEN = 75
+"""Exit code of a worker whose device failed it."""
 PACKAGE = Path(__file__).resolve().parents[1]
 PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO}
 
@@ -193,7 +193,7 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs,))
         self.process.start()
         theirs.close()
-        self.task, self.job, self.sound = task, "", False
+        self.task, self.job, self.sound, self.words = task, "", False, ""
 
     def listen(self) -> None:
         """Hear which job it is at; raises what made it stop all work."""
@@ -205,6 +205,8 @@ class _Worker:
                     self.pipe.send(self.task)
                 elif what == "stops":
                     raise told
+                elif what == "dies":
+                    self.words = f" It said: {told}"
                 else:
                     self.job, self.sound = told if what == "takes" else "", True
 
@@ -233,7 +235,8 @@ def local(
                     stillborn = 0 if worker.sound else stillborn + 1
                     if deaths[worker.job] == DEATHS:
                         why = f"{DEATHS} workers died at it, the last with exit code {code}."
-                        fail(folder, by_key[worker.job], why + " Out of memory?" * (code in (-signal.SIGKILL, FULL)))
+                        why += " Out of memory?" * (code == -signal.SIGKILL) + worker.words
+                        fail(folder, by_key[worker.job], why)
                     if stillborn == 10 * DEATHS:
                         raise BecauseError(
                             f"{stillborn} workers in a row died before they had a job (exit code {code}).",
@@ -259,13 +262,14 @@ def _serve(pipe: Connection) -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     def mortal(job: Job, missing: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """What a process has taken of a device's memory it keeps until it ends, so where no more is left this one
-        ends: its successor finds free at least what it had, and perhaps fewer beside it."""
+        """A process whose device has failed it ends: it keeps what it took of a GPU's memory for as long as it lives,
+        and some failures stay with it. Its successor finds that memory free, and perhaps fewer beside it."""
         try:
             yield from compute(job, missing)
         except Exception as error:
-            if "RESOURCE_EXHAUSTED" in str(error):  # in the words of XLA
-                os._exit(FULL)
+            if type(error).__name__ == "JaxRuntimeError":
+                pipe.send(("dies", why(error)[0]))
+                os._exit(BROKEN)
             raise
 
     try:
