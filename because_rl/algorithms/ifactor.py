@@ -16,8 +16,10 @@ rewards from here on,
 where each I is MINE's bound, E T - log E exp T' over shuffled rows, with a network T of its own that climbs it. What is
 given stands on one side of it, so what it alone tells counts too, in both terms of a difference alike. The ease of a
 block is 1, or a little less where less is at stake, so that what could be anywhere ends up in o: no more than a little,
-for a rare event that the reward hangs on is worth few nats, and its causes must lie where it can see them. The agent
-acts on ar and r: unlike in Denoised MDP, also on what it cannot move, for rewards may depend on both.
+for a rare event that the reward hangs on is worth few nats, and its causes must lie where it can see them. For the same
+reason all factors begin in ar, and leave it: the prior of a sees everything, so it learns first, and what it has drawn
+in the other blocks no longer see. The agent acts on ar and r: unlike in Denoised MDP, also on what it cannot move, for
+rewards may depend on both.
 
 Adaptations. *Vector states*: blocks, encoder and decoder are those of `models.latent`: a block has the state's own
 columns, and what is learned of the encoder is in which block each factor lies, and how noisily. The "disentangled prior
@@ -38,6 +40,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +67,8 @@ DRIVEN = (AR, A)
 class IFactorConfig(BlocksConfig):
     ease: tuple[float, ...] = (1.0, 0.9, 0.9, 0.8)
     """what a nat costs in ar, r, a and o"""
+    start: float = 2.0
+    """log-odds by which factors begin in ar rather than in another block"""
     rewarded: float = 0.1
     """weight of what blocks tell of the rewards to come"""
     moved: float = 0.1
@@ -130,6 +135,7 @@ def ifactor_stage(c: IFactorConfig, layout: Layout, stats: Statistics, usual: Ar
             name: MLP((size, c.hidden, 1), k, last=0.1) for k, (name, size) in zip(ks, sizes.items(), strict=True)
         }
         world = Blocks(layout, k1, c.hidden, sees, driven, c.precision)
+        world = eqx.tree_at(lambda blocks: blocks.shares, world, world.shares.at[AR].set(c.start))
         return Nets(world, MLP((s + g, c.hidden, 1), k2, last=0.1), witnesses)
 
     stage = Stage("world", init, partial(ifactor_loss, c, stats, usual), c.world_steps, c.batch, c.rate)
