@@ -546,3 +546,29 @@ def test_killed_at_random_many_times_and_resumed_is_the_same_to_the_bit(home, tm
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
     kept = {"run.json", "metrics.jsonl", "td3bc.npz", "events.out.tfevents.0.because"}
     assert {file.name for file in (tmp_path / "killed").iterdir()} == kept
+
+
+SIDE_BY_SIDE = """
+import jax, jax.numpy as jnp
+from because_rl.experiments.programs import run_in_turn
+run_in_turn()
+
+def loss(blocks):
+    out = 0.0
+    for x in blocks:
+        root = jnp.linalg.cholesky(jnp.einsum("bni,bnj->bij", x, x) / 64 + jnp.eye(16))
+        out += (jax.scipy.linalg.solve_triangular(root, jnp.swapaxes(x, 1, 2), lower=True) ** 4).sum()
+    return out
+
+def step(blocks, _):
+    return jax.tree.map(lambda x, g: x - 1e-4 * g, blocks, jax.grad(loss)(blocks)), None
+
+blocks = [jax.random.normal(jax.random.key(k), (50, 128, 16)) for k in range(6)]
+print(jnp.isfinite(jax.jit(lambda b: jax.lax.scan(step, b, length=30)[0])(blocks)[0]).all())
+"""
+
+
+def test_many_seeds_on_two_cores_do_not_wait_for_each_other_for_good():
+    """Whitening of several kinds at once; without `run_in_turn` this never ends where there are two cores."""
+    ended = subprocess.run([sys.executable, "-c", SIDE_BY_SIDE], capture_output=True, text=True, timeout=120)
+    assert ended.stdout.strip() == "True", ended.stderr

@@ -25,6 +25,7 @@ from because_rl.datasets.home import home
 from because_rl.datasets.load import Transitions, load
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
+from because_rl.experiments.programs import run_in_turn
 from because_rl.experiments.tensorboard import write_events
 from because_rl.factors import FactorSpec
 from because_rl.io import arrays_sha256, exclusive, read_json, sha256, sweep, write_json, write_text
@@ -61,6 +62,8 @@ def train(
     if chunk < 1:
         raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
     begin = time.monotonic()
+    if len(seeds) > 1:
+        run_in_turn()
     logged = load(dataset, root, factors)
     world = _recipe(logged).get("world")
     made = make_method(method, overrides, world)

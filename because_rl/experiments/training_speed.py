@@ -33,6 +33,7 @@ from because_rl.algorithms.td3bc import TD3BCConfig, td3bc_stage
 from because_rl.datasets.load import load
 from because_rl.errors import BecauseError
 from because_rl.experiments import training_peer as peer
+from because_rl.experiments.programs import run_in_turn
 from because_rl.experiments.train import as_data
 from because_rl.io import read_json, sha256, write_json
 from because_rl.models.training import Batch, Progress, Stage, fit, skeleton
@@ -65,6 +66,8 @@ def training_speed(
     """
     if seeds < 1 or chunk < 1:
         raise BecauseError(f"Got seeds={seeds}, chunk={chunk}.", need="at least 1.", fix="pass --seeds 10 --chunk 20.")
+    if seeds > 1:
+        run_in_turn()
     logged = load(dataset, root)
     world = logged.metadata.get("because", {}).get("recipe", {}).get("world")
     data, make = as_data(logged, world), partial(make_openly, overrides or {}, world)
