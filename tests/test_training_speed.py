@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -18,6 +19,7 @@ from because_rl.experiments.run_cost import run_cost
 from because_rl.experiments.train import as_data
 from because_rl.experiments.training_speed import (
     COLUMNS,
+    Lap,
     Stopwatch,
     Timed,
     kept,
@@ -72,8 +74,20 @@ def test_a_stage_is_timed_with_its_own_figures_and_once_for_all_who_share_it():
 
 def test_the_watch_tells_compilation_apart():
     watch = Stopwatch(chunk=50, seconds=1.0)
-    watch.wall, watch.cpu = [0.0, 10.5, 11.0, 11.5, 13.5], [0.0, 9.0, 9.5, 10.0, 12.0]
-    assert watch.read() == {"steps_per_second": 100.0, "cores": pytest.approx(1.0), "compile_seconds": 10.0}
+    watch.laps = [Lap(10.5, 9.0, False), Lap(0.5, 0.5, True), Lap(3.5, 3.0, False), Lap(0.5, 0.5, True)]
+    assert watch.read() == {"steps_per_second": 100.0, "cores": pytest.approx(1.0), "compile_seconds": 13.0}
+
+
+def test_the_watch_hears_what_is_compiled():
+    watch, double = Stopwatch(chunk=1, seconds=0.0), jax.jit(lambda x: x + x)
+    for rows in (1, 1, 2, 2, 1):  # another shape is another program
+        double(np.zeros(rows, np.float32))
+        watch.lap()
+    assert [lap.plain for lap in watch.laps] == [False, True, False, True, True]
+    already = Stopwatch(chunk=1, seconds=0.0)
+    double(np.zeros(1, np.float32))
+    assert not already.lap()
+    assert not already.laps[0].plain  # whatever else the first has to prepare
 
 
 def test_a_whole_training_takes_the_steps_of_all_its_stages():

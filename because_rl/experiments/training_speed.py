@@ -1,7 +1,7 @@
 """How fast methods train: gradient steps per second of every stage, for one seed and for several as one program.
 
-A stage trains as it always does, `chunk` steps at a time. The first chunk compiles and is told apart; the others
-are timed until `seconds` have passed. With a stage's own number of steps this tells what its whole training takes.
+A stage trains as it always does, `chunk` steps at a time. Chunks in which something is compiled are told apart; the
+others are timed until `seconds` have passed. With a stage's own number of steps this tells what its training takes.
 
 Every method has its own sizes for the world of the data. Beside them trains TD3+BC of d3rlpy, if it is installed,
 with the rows, networks and batch of our TD3+BC. It knows no discrete actions: where the data have them, it and our
@@ -17,9 +17,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -130,26 +130,52 @@ def kept(keep: Path | None, settings: Mapping[str, Any], job: Row, work: Callabl
 
 
 class Stopwatch:
-    """Laps of `chunk` steps, of which the first also compiles."""
+    """Laps of `chunk` steps. One in which something was compiled is no measure of training; the first never is."""
 
     def __init__(self, chunk: int, seconds: float):
         self.chunk, self.seconds = chunk, seconds
-        self.wall, self.cpu = [time.perf_counter()], [time.process_time()]
+        self.laps: list[Lap] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self.since = time.perf_counter(), time.process_time(), compilations()[0]
 
     def lap(self) -> bool:
         """Whether there have been enough."""
-        self.wall.append(time.perf_counter())
-        self.cpu.append(time.process_time())
-        return len(self.wall) >= 2 + LAPS and self.wall[-1] - self.wall[1] >= self.seconds
+        wall, cpu, compiled = self.since
+        plain = bool(self.laps) and compilations()[0] == compiled
+        self.laps.append(Lap(time.perf_counter() - wall, time.process_time() - cpu, plain))
+        timed = [lap.wall for lap in self.laps if lap.plain]
+        self._begin()
+        return len(timed) >= LAPS and sum(timed) >= self.seconds
 
     def read(self) -> dict[str, float]:
-        first, *others = np.diff(self.wall)
-        usual = float(np.median(others))
+        timed = [lap for lap in self.laps if lap.plain]
+        usual = float(np.median([lap.wall for lap in timed]))
         return {
             "steps_per_second": self.chunk / usual,
-            "cores": (self.cpu[-1] - self.cpu[1]) / (self.wall[-1] - self.wall[1]),
-            "compile_seconds": max(0.0, float(first) - usual),
+            "cores": sum(lap.cpu for lap in timed) / sum(lap.wall for lap in timed),
+            "compile_seconds": sum(max(0.0, lap.wall - usual) for lap in self.laps if not lap.plain),
         }
+
+
+class Lap(NamedTuple):
+    wall: float
+    cpu: float
+    plain: bool
+    """nothing was compiled"""
+
+
+@cache
+def compilations() -> list[int]:
+    """One number, which grows with every program that is compiled."""
+    count = [0]
+
+    def hear(event: str, duration: float, **_: Any) -> None:
+        count[0] += event == "/jax/core/compile/backend_compile_duration"
+
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    return count
 
 
 class Enough(Exception):
