@@ -171,7 +171,7 @@ def compilations() -> list[int]:
     """One number, which grows with every program that is compiled."""
     count = [0]
 
-    def hear(event: str, duration: float, **_: Any) -> None:
+    def hear(event: str, duration_secs: float, **_: str | int) -> None:
         count[0] += event == "/jax/core/compile/backend_compile_duration"
 
     jax.monitoring.register_event_duration_secs_listener(hear)
