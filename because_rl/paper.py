@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from because_rl.console import Json, Root, emit, make_table, progress_bar, stderr
-from because_rl.sweeps import sweep_bar
+from because_rl.sweeps import AnyCode, sweep_bar
 
 NAMES = (
     "table-overall, table-ablation, fig-samples, fig-spurious, table-mismatch, fig-mismatch, fig-ebm, fig-energy, "
@@ -29,9 +29,7 @@ def paper(
     no_run: Annotated[
         bool, typer.Option("--no-run", help="Use what is there; what is missing is shown as '-'.")
     ] = False,
-    any_code: Annotated[
-        bool, typer.Option("--any-code", help="Also use results of other versions of the source (only with --no-run).")
-    ] = False,
+    any_code: AnyCode = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="A small version of everything, in minutes.")] = False,
     grid: Annotated[
         str, typer.Option(help="Seeds, episodes and so on from a grid in YAML, as for 'because sweep'.")
@@ -54,13 +52,10 @@ def paper(
     if tiny:  # most of its time goes into compiling: programs that run fast are not worth their price
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
     from because_rl.datasets.home import home
-    from because_rl.errors import BecauseError
     from because_rl.experiments.grid import TrainAndEvaluate
     from because_rl.experiments.paper.catalogue import chosen, run_missing, write_all
     from because_rl.experiments.paper.scale import make_scale
 
-    if any_code and not no_run:
-        raise BecauseError("Got --any-code without --no-run.", need="both.", fix="add --no-run, or leave it out.")
     names = chosen(name)
     scale = make_scale(tiny, grid, *(text.split(",") if text else () for text in (methods, worlds, policies)))
     results = results or Path("results/tiny" if tiny else "results")
@@ -72,11 +67,10 @@ def paper(
         if not no_run:
             compute = TrainAndEvaluate(root, work, keep_runs, cache, each)
             with sweep_bar("Running") as report:
-                failed = run_missing(
-                    *(names, scale, results, compute), workers=workers, retry_failed=retry_failed, report=report
-                )
-        with progress_bar("Writing", "tables and figures") as told:
-            done = write_all(names, scale, results, output, any_code, told)
+                told = {"workers": workers, "retry_failed": retry_failed, "any_code": any_code, "report": report}
+                failed = run_missing(names, scale, results, compute, **told)
+        with progress_bar("Writing", "tables and figures") as advance:
+            done = write_all(names, scale, results, output, any_code, advance)
     except KeyboardInterrupt:
         stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
         raise typer.Exit(130) from None

@@ -26,6 +26,9 @@ Gpus = Annotated[float, typer.Option(help="With Ray: GPUs of each job, such as 0
 CompileCache = Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")]
 NoRun = Annotated[bool, typer.Option("--no-run", help="Only write the table of what is there.")]
+AnyCode = Annotated[
+    bool, typer.Option("--any-code", help="Also use results of other versions of the source: run only what none has.")
+]
 
 
 @contextlib.contextmanager
@@ -66,12 +69,14 @@ def sweep(
     retry_failed: RetryFailed = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
     no_run: NoRun = False,
+    any_code: AnyCode = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
     """Train and evaluate a whole grid, each cell once. Stopped at any moment, the same command goes on."""
     from because_rl.experiments import grid as grids
     from because_rl.experiments.compare import write_table
+    from because_rl.experiments.found import lacking
     from because_rl.experiments.sweep import failures, left
     from because_rl.experiments.sweep import sweep as run
 
@@ -80,9 +85,10 @@ def sweep(
     grid = grids.read_grid(spec, listed | numbers)
     grid = grids.choose(grid, methods.split(",") if methods else (), dict(setting(text) for text in settings or ()))
     jobs = grids.jobs(grid)
+    wanted = lacking(jobs, output, any_code)
     if dry_run:
-        failed = {told["job"] for told in failures(jobs, output)}
-        todo = {job.key for job in left(jobs, output)} | (failed if retry_failed else set())
+        failed = {told["job"] for told in failures(wanted, output)}
+        todo = {job.key for job in left(wanted, output)} | (failed if retry_failed else set())
         rows = [
             {"job": job.key, "cells": len(job.cells)}
             | {"state": "to run" if job.key in todo else "failed" if job.key in failed else "finished"}
@@ -94,12 +100,12 @@ def sweep(
     try:
         if not no_run:
             with sweep_bar(Path(spec).stem) as report:
-                run(jobs, compute, output, workers=count, retry_failed=retry_failed, report=report, engine=place)
-            compute.tidy(jobs, output)
+                run(wanted, compute, output, workers=count, retry_failed=retry_failed, report=report, engine=place)
+            compute.tidy(wanted, output)
     except KeyboardInterrupt:
         stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
         raise typer.Exit(130) from None
-    found, lost = write_table(jobs, output), failures(jobs, output)
+    found, lost = write_table(jobs, output, any_code), failures(wanted, output)
     rows = [
         {"method": r["method"], "task": r["task"], "seeds": len(r["seeds"]), "success": f"{r['success']:.3f}"}
         | {"95%": f"[{r['low95']:.3f}, {r['high95']:.3f}]", "steps": "-" if r["steps"] is None else f"{r['steps']:.1f}"}

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from because_rl.console import Json, Root, emit, make_table, stderr
-from because_rl.errors import BecauseError
 from because_rl.sweeps import (
     Address,
+    AnyCode,
     CompileCache,
     Engine,
     Gpus,
@@ -48,9 +48,7 @@ def tune(
     compile_cache: CompileCache = None,
     retry_failed: RetryFailed = False,
     no_run: NoRun = False,
-    any_code: Annotated[
-        bool, typer.Option("--any-code", help="Also use results of other versions of the source (only with --no-run).")
-    ] = False,
+    any_code: AnyCode = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="A small round of two cheap methods, in a minute.")] = False,
     root: Root = None,
     as_json: Json = False,
@@ -60,29 +58,29 @@ def tune(
     Stopped at any moment, the same command goes on; several may share a folder.
     """
     from because_rl.experiments import tuning
+    from because_rl.experiments.found import lacking
     from because_rl.experiments.grid import TrainAndEvaluate
     from because_rl.experiments.sweep import failures, sweep
     from because_rl.experiments.tuning_table import in_words, write
 
-    if any_code and not no_run:
-        raise BecauseError("Got --any-code without --no-run.", need="both.", fix="add --no-run, or leave it out.")
     listed = {"methods": methods, "worlds": worlds}
     told: dict[str, Any] = {name: tuple(text.split(",")) for name, text in listed.items() if text}
     told |= {name: v for name, v in (("policy", policy), ("seeds", seeds), ("episodes", episodes)) if v is not None}
     wanted = replace(tuning.TINY if tiny else tuning.Round(), **told)
     jobs = tuning.jobs(wanted)
     output = output or Path("results/tiny/tuning" if tiny else "results/tuning")
+    left = lacking(jobs, output, any_code)
     place, count, each = engine_of(engine, address, gpus, workers)
     compute = tuning.Develop(TrainAndEvaluate(root, work, keep_runs, compile_cache, each), output, {})
     try:
         if not no_run:
             with sweep_bar("Tuning") as report:
-                sweep(jobs, compute, output, workers=count, retry_failed=retry_failed, report=report, engine=place)
-            compute.tidy(jobs, output)
+                sweep(left, compute, output, workers=count, retry_failed=retry_failed, report=report, engine=place)
+            compute.tidy(left, output)
     except KeyboardInterrupt:
         stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
         raise typer.Exit(130) from None
-    found, lost = write(wanted, jobs, output, any_code), failures(jobs, output)
+    found, lost = write(wanted, jobs, output, any_code), failures(left, output)
     rates = {(row["method"], row["world"], row["trial"]): f"{row['success']:.3f}" for row in found["rows"]}
     rows = [
         {"method": v["method"], "world": v["world"], "trials": f"{v['trials']} of {tuning.TRIALS}"}

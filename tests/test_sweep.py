@@ -839,6 +839,18 @@ def test_a_real_cell_is_what_train_and_evaluate_give_by_hand(tmp_path, programs,
     assert len(json.loads(because(*sweep_it, "--json").stdout)["rows"]) == 3
     assert (tmp_path / "sweep" / job.key / "td3bc.npz").stat().st_mtime_ns == trained
     assert {file: file.stat().st_mtime_ns for file in before} == before
+    # What another version has run counts when asked for
+    for file in (results / "cells").iterdir():
+        file.with_stem(f"{file.stem}-older").write_text(json.dumps(json.loads(file.read_text()) | {"code": "older"}))
+        file.unlink()
+    assert "1 of 1 jobs to run" in command(monkeypatch, capsys, *sweep_it, "--dry-run")[1]
+    assert "0 of 1 jobs to run" in command(monkeypatch, capsys, *sweep_it, "--dry-run", "--any-code")[1]
+    rows = json.loads(because(*sweep_it, "--any-code", "--json").stdout)["rows"]
+    assert len(rows) == 3
+    assert all((results / "cells" / f"{key}.json").exists() for row in rows for key in row["cells"])
+    next((results / "cells").iterdir()).unlink()
+    assert len(json.loads(because(*sweep_it, "--any-code", "--json").stdout)["rows"]) == 3
+    assert len(list((results / "cells").iterdir())) == 3
 
 
 @pytest.mark.slow

@@ -80,6 +80,24 @@ def line_stage(steps=100, fail_at=-1, break_at=-1, width=3):
     return Stage("line", init, loss, steps, batch=16, rule=rule, after=after)
 
 
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_chunks_of_one_length_are_one_program(seeds):
+    def init(key, fixed):
+        return {"w": jax.random.normal(key, (3,)), "b": jnp.full((1,), 0.5)}  # the type of b is weak
+
+    traced, after = [], []
+
+    def loss(model, fixed, batch, key):
+        traced.append(key)
+        return ((batch["x"] @ model["w"] + model["b"] - batch["y"]) ** 2).mean(), {}
+
+    stage = Stage("chunks", init, loss, steps=40, batch=8)
+    data = {"x": jnp.ones((20, 3)), "y": jnp.ones(20)}
+    fit(stage, data, jnp.zeros(len(seeds)), seeds, chunk=10, report=lambda *told: after.append(len(traced)))
+    assert len(after) == 4
+    assert len(set(after)) == 1
+
+
 def line_data(n=200, width=3):
     rng = stream(0, "line")
     x = rng.normal(size=(n, width)).astype(np.float32)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from because_rl.errors import BecauseError
+from because_rl.experiments.found import find
 from because_rl.experiments.sweep import Job, cell_file
 from because_rl.io import read_json, write_json, write_text
 from because_rl.statistics import (
@@ -30,14 +31,14 @@ COLUMNS = ("method", "task", "dataset", "split", "episodes", "success", "low95",
 # The table of a sweep ----------------------------------------------------------------------------------
 
 
-def write_table(jobs: Sequence[Job], folder: Path) -> list[dict[str, Any]]:
-    """``table.json`` and ``table.csv`` of the finished cells: the same cells give the same bytes."""
+def write_table(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> list[dict[str, Any]]:
+    """``table.json`` and ``table.csv`` of the finished cells: the same cells give the same bytes.
+
+    `any_code`: where there is none, one that another version of the source computed.
+    """
     groups: dict[tuple[str, str, str], list[tuple[str, dict[str, Any]]]] = {}
-    for key, told in sorted((key, told) for job in jobs for key, told in job.cells.items()):
-        if cell_file(folder, key).exists():
-            groups.setdefault((told["label"], told["dataset"], told["split"]), []).append(
-                (key, read_json(cell_file(folder, key)))
-            )
+    for _, cell in sorted(find(jobs, folder, any_code).items()):
+        groups.setdefault((cell["label"], cell["dataset"], cell["split"]), []).append((cell["file"], cell))
     rows = [_row(label, cells) for (label, _, _), cells in sorted(groups.items())]
     write_json(folder / TABLE, {"rows": rows})
     text = io.StringIO()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.experiments.development import SPLIT
-from because_rl.experiments.paper.study import find
+from because_rl.experiments.found import find
 from because_rl.experiments.paper.text import called, chance, percent, table
 from because_rl.experiments.sweep import Job
 from because_rl.experiments.trials import SHARED, TRIALS

@@ -66,6 +66,8 @@ class Progress(NamedTuple):
 def start(stage: Stage, fixed: Any, seeds: Sequence[int]) -> Progress:
     def one(key: jax.Array, fixed: Any) -> Progress:
         params = eqx.filter(stage.init(key, fixed), eqx.is_inexact_array)
+        # As steps leave them: of jnp.full the type is weak, and `advance` would be compiled for each kind of type.
+        params = jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), params)
         return Progress(params, stage.optimiser().init(params), jnp.zeros((), jnp.int32))
 
     keys = _keys(stage, seeds, "init")

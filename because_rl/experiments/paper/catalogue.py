@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.errors import BecauseError
+from because_rl.experiments.found import find, lacking
 from because_rl.experiments.grid import TrainAndEvaluate
 from because_rl.experiments.paper import study
 from because_rl.experiments.paper.energy import FIG_EBM
@@ -52,12 +53,16 @@ def run_missing(
     *,
     workers: int = 1,
     retry_failed: bool = False,
+    any_code: bool = False,
     report: Report = lambda status: None,
 ) -> list[dict[str, Any]]:
-    """Compute the cells that these experiments lack; returns the records of the jobs that failed."""
+    """Compute the cells that these experiments lack; returns the records of the jobs that failed.
+
+    `any_code`: a cell that another version of the source computed is not computed again.
+    """
     everything = study.merged(*(experiment.jobs(scale) for experiment in EXPERIMENTS.values()))
-    owed = {job.key: tuple(job.cells) for job in everything}
-    jobs = study.merged(*(EXPERIMENTS[name].jobs(scale) for name in names))
+    owed = {job.key: tuple(job.cells) for job in lacking(everything, results, any_code)}
+    jobs = lacking(study.merged(*(EXPERIMENTS[name].jobs(scale) for name in names)), results, any_code)
     compute = Measure(training, results, owed)
     sweep(jobs, compute, results, workers=workers, retry_failed=retry_failed, report=report)
     compute.tidy(jobs, results)
@@ -78,7 +83,7 @@ def write_all(
     for name in names:
         report(len(done), len(names))
         jobs = EXPERIMENTS[name].jobs(scale)
-        cells = study.find(jobs, results, any_code)
+        cells = find(jobs, results, any_code)
         done.append(study.write(name, EXPERIMENTS[name], scale, jobs, cells, output))
     report(len(done), len(names))
     return done

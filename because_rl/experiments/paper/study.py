@@ -22,14 +22,11 @@ from because_rl.experiments.compare import Runs
 from because_rl.experiments.grid import PACKAGE, reached
 from because_rl.experiments.grid import jobs as jobs_of
 from because_rl.experiments.paper.scale import Scale
-from because_rl.experiments.sweep import Job, cell_file
-from because_rl.io import read_json, sha256, write_json, write_text
+from because_rl.experiments.sweep import Job
+from because_rl.io import sha256, write_json, write_text
 from because_rl.provenance import provenance
 from because_rl.report.graph_figure import save
 from because_rl.statistics import Estimate, mean
-
-NOT_DECIDING = ("label", "code", "source")
-"""What a cell says of itself beside what was run: a name, and versions of the source."""
 
 
 class Product(NamedTuple):
@@ -96,40 +93,6 @@ def merged(*lists: Iterable[Job]) -> list[Job]:
     for job in (job for jobs in lists for job in jobs):
         found[job.key] = Job(job.key, {**(found[job.key].cells if job.key in found else {}), **job.cells})
     return list(found.values())
-
-
-def find(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> dict[str, dict[str, Any]]:
-    """Key -> cell, of those that are there. `any_code`: else one that was computed by another version of the source."""
-    found, others = {}, None
-    for key, told in ((key, told) for job in jobs for key, told in job.cells.items()):
-        if cell_file(folder, key).exists():
-            found[key] = read_json(cell_file(folder, key)) | told
-        elif any_code:
-            others = _by_content(folder) if others is None else others
-            match = [cell for cell in others.get(key.split("-")[0], ()) if _same(cell, told)]
-            if match:
-                newest = max(match, key=lambda cell: str(cell.get("provenance", {}).get("when")))
-                found[key] = newest | {"label": told["label"]}
-    return found
-
-
-def _by_content(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """All cells, by the first word of their keys."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for file in sorted((folder / "cells").glob("*.json")):
-        found.setdefault(file.name.split("-")[0], []).append(read_json(file))
-    return found
-
-
-def _same(cell: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
-    return all(_agree(cell.get(key), told[key]) for key in told if key not in NOT_DECIDING)
-
-
-def _agree(there: Any, now: Any) -> bool:
-    """Settings that only one of two versions of the source knows do not count."""
-    if isinstance(there, dict) and isinstance(now, dict):
-        return all(_agree(there[key], now[key]) for key in there if key in now)
-    return there == now
 
 
 class Row(NamedTuple):
