@@ -19,5 +19,6 @@ CHOSEN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mnm": {"crash": {"joint": 0.01}, "unlock": {"price": 0.2}},
     "delphic": {"lift": {"pessimism": None}, "unlock": {"pessimism": None}},
     "denoised-mdp": {"unlock": {"kl": 0.01}},
+    "ifactor": {"unlock": {"rewarded": 1.0, "moved": 1.0}},
 }
-"""method -> world -> settings. IFactor's round starts again: what it began with was at fault."""
+"""method -> world -> settings"""
