@@ -252,6 +252,8 @@ def test_a_job_that_kills_every_worker_fails_and_holds_up_no_other(tmp_path):
 
 
 JaxRuntimeError = type("JaxRuntimeError", (RuntimeError,), {})
+FULL = JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.36GiB")
+ABSENT = RuntimeError("Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform CUDA")
 
 
 @dataclass(frozen=True)
@@ -259,19 +261,21 @@ class Crowded(Tiny):
     """Finds its device full in the second cell of the first job, `times` times."""
 
     times: int = 1
+    error: Exception = FULL
 
     def __call__(self, job, missing):
         for key in missing:
             self.log(f"{key} {os.getpid()}")
             tried = [line for line in self.lines() if line.startswith("tiny-0000-O")]
             if key == "tiny-0000-O" and len(tried) <= self.times:
-                raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.36GiB")
+                raise self.error
             yield key, self.result(key)
 
 
-def test_a_worker_that_finds_its_device_full_gives_its_memory_back_and_another_goes_on(tmp_path):
+@pytest.mark.parametrize("error", [FULL, ABSENT])
+def test_a_worker_whose_device_fails_gives_its_memory_back_and_another_goes_on(tmp_path, error):
     folder = tmp_path / "r"
-    assert sweep(tiny_jobs(2), Crowded(folder), folder, workers=1) == (4, 4, 0, ())
+    assert sweep(tiny_jobs(2), Crowded(folder, error=error), folder, workers=1) == (4, 4, 0, ())
     cells, workers = zip(*(line.split() for line in Crowded(folder).lines()), strict=True)
     assert list(cells) == ["tiny-0000-I", "tiny-0000-O", "tiny-0000-O", "tiny-0001-I", "tiny-0001-O"]
     assert workers[0] == workers[1] != workers[2] == workers[3]
@@ -282,6 +286,24 @@ def test_a_job_for_which_a_device_is_always_full_fails(tmp_path):
     assert sweep(tiny_jobs(2), Crowded(folder, times=99), folder, workers=1).failed == 1
     assert "3 workers died" in (reason := failures(tiny_jobs(2), folder)[0]["reason"])
     assert "Out of memory while trying to allocate 4.36GiB" in reason
+
+
+def test_a_worker_whose_parent_no_longer_listens_ends_without_a_word(tmp_path, capfd):
+    import multiprocessing
+
+    from because_rl.experiments.sweep import _serve
+
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    worker = context.Process(target=_serve, args=(theirs,))
+    worker.start()
+    theirs.close()
+    assert ours.recv() == ("asks", "")
+    ours.send((tiny_jobs(1), Tiny(tmp_path / "r"), tmp_path / "r"))
+    ours.close()
+    worker.join()
+    assert worker.exitcode == 0
+    assert "Traceback" not in capfd.readouterr().err
 
 
 # Failures ----------------------------------------------------------------------------------------------

@@ -267,7 +267,7 @@ def _serve(pipe: Connection) -> None:
         try:
             yield from compute(job, missing)
         except Exception as error:
-            if type(error).__name__ == "JaxRuntimeError":
+            if type(error).__name__ == "JaxRuntimeError" or "Unable to initialize backend" in str(error):
                 pipe.send(("dies", why(error)[0]))
                 os._exit(BROKEN)
             raise
@@ -276,6 +276,8 @@ def _serve(pipe: Connection) -> None:
         pipe.send(("asks", ""))
         jobs, compute, folder = pipe.recv()
         work(jobs, mortal, folder, lambda what, key: pipe.send((what, key)))
+    except BrokenPipeError:
+        pass  # the parent is gone, and we are about to be
     except BecauseError as error:
         pipe.send(("stops", error))
     except Exception:
