@@ -35,12 +35,7 @@ def _jobs(scale: Scale) -> list[Job]:
         config: Any = make_method("because", own["because"], world).config
         chunk = max(1, config.energy_steps // scale.energy_points)
         found += trainings(
-            *(scale, rows),
-            worlds=(world,),
-            policies=scale.knob_policies,
-            splits=scale.knob_splits,
-            subcases=False,
-            chunk=chunk,
+            scale, rows, worlds=(world,), policies=scale.knob_policies, splits=scale.knob_splits, chunk=chunk
         )
     return also(found, "curve", stage="energy")
 

@@ -97,7 +97,7 @@ def _coverage(recipe: Mapping[str, Any]) -> float:
 
 
 def _jobs(scale: Scale, **knob: Any) -> list[Job]:
-    return trainings(scale, METHODS, policies=scale.knob_policies, splits=scale.knob_splits, subcases=False, **knob)
+    return trainings(scale, METHODS, policies=scale.knob_policies, splits=scale.knob_splits, **knob)
 
 
 def _coverage_jobs(scale: Scale) -> list[Job]:

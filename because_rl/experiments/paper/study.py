@@ -48,9 +48,11 @@ class Experiment(NamedTuple):
 
 
 def trainings(scale: Scale, methods: Iterable[str] | Mapping[str, Mapping[str, Any]], **axes: Any) -> list[Job]:
-    """The jobs of a grid: methods by name, or rows of a table with a 'method' and settings of their own."""
+    """The jobs of a grid: methods by name, or rows of a table with a 'method' and settings of their own.
+
+    No table or figure of the paper shows subcases of a split, so none waits for them."""
     told = methods if isinstance(methods, Mapping) else scale.methods(methods)
-    grid = replace(scale.grid, methods=dict(told), **axes)
+    grid = replace(scale.grid, methods=dict(told), subcases=False, **axes)
     return jobs_of(grid) if grid.methods and grid.worlds else []
 
 
