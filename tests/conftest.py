@@ -7,6 +7,7 @@ import tempfile
 
 os.environ.setdefault("MUJOCO_GL", "egl")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # beside another worker its threads wait in busy loops
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # Most of the time goes into compiling the same programs: all workers, and the commands that tests start, share
     # them. Only the first process gets here; the others inherit the place.

@@ -20,6 +20,7 @@ from because_rl.algorithms.run import Run
 from because_rl.datasets.collect import collect
 from because_rl.datasets.load import load
 from because_rl.datasets.recipe import Recipe
+from because_rl.discovery.threads import _openblas
 from because_rl.errors import BecauseError
 from because_rl.experiments import evaluate as evaluation
 from because_rl.experiments.evaluate import evaluate_run, final_and_best
@@ -341,6 +342,7 @@ def test_a_run_folder_tells_what_it_is(home):
         lambda known: known.update(seeds=3),
         lambda known: known.update(finished=[{}]),
         lambda known: known.update(sha256=None),
+        lambda known: known.update(seconds="1"),
     ],
 )
 def test_a_run_that_is_not_as_it_was_written_is_refused(home, tmp_path, change):
@@ -391,7 +393,12 @@ def test_an_unfinished_run_is_not_loaded_and_goes_on(home):
     with pytest.raises(BecauseError, match="not finished"):
         load_agent(home / "stopped", home)
     assert len((home / "stopped" / "metrics.jsonl").read_text().splitlines()) == 1
-    train(*again, resume=True, chunk=20)
+    known = read_run(home / "stopped")
+    assert known["seconds"] > 0
+    (home / "stopped" / "run.json").write_text(json.dumps(known | {"seconds": 5000.0}))
+    seconds = train(*again, resume=True, chunk=20)["seconds"]
+    assert 5000 < seconds < 6000  # those before it was stopped included
+    assert train(*again, resume=True, chunk=20)["seconds"] == read_run(home / "stopped")["seconds"] == seconds
     for name in ("td3bc.npz", "metrics.jsonl"):
         assert (home / "stopped" / name).read_bytes() == (home / "run" / name).read_bytes()
     (home / "stopped" / "td3bc.npz").unlink()
@@ -564,6 +571,19 @@ def test_killed_at_random_many_times_and_resumed_is_the_same_to_the_bit(home, tm
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
     kept = {"run.json", "metrics.jsonl", "td3bc.npz", "events.out.tfevents.0.because"}
     assert {file.name for file in (tmp_path / "killed").iterdir()} == kept
+
+
+@pytest.mark.skipif(not _openblas(), reason="this NumPy and SciPy have no OpenBLAS of their own")
+def test_a_training_has_one_blas_thread(home, tmp_path):
+    """Two wait in busy loops where the cores are wanted elsewhere: seconds become minutes."""
+    (count, put), counts = _openblas()[-1], []
+    put(2)
+    try:
+        train("td3bc", DATA, home, tmp_path / "run", [0], SMALL, lambda *told: counts.append(count()), chunk=20)
+        assert counts == [1, 1]
+        assert count() == 2  # as it was
+    finally:
+        put(1)
 
 
 SIDE_BY_SIDE = """

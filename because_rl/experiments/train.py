@@ -23,6 +23,7 @@ from because_rl.algorithms.registry import make_method
 from because_rl.algorithms.run import HISTORY, Report, Run
 from because_rl.datasets.home import home
 from because_rl.datasets.load import Transitions, load
+from because_rl.discovery.threads import one_blas_thread
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.experiments.programs import run_in_turn
@@ -86,17 +87,20 @@ def train(
     folder = Path(
         folder or home(root) / "runs" / f"{method}-{logged.name.removeprefix('because/').removesuffix('-v0')}"
     )
-    with exclusive(folder.parent / f".{folder.name}.lock", f"training in {folder}"):
+    with exclusive(folder.parent / f".{folder.name}.lock", f"training in {folder}"), one_blas_thread():
+        known = _agree(folder, wanted, resume) or _begin(folder, wanted)
 
         def after(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
             _write_metrics(folder, run.history | {stage: _kept_history(folder / f"{stage}.npz")})
+            if not known["finished"]:
+                write_json(folder / RUN, known | {"seconds": spent()})
             report(stage, done, total, metrics)
 
+        def spent() -> float:
+            """Seconds, those before the run was stopped included, as far as its checkpoints tell."""
+            return round(known["seconds"] + time.monotonic() - begin, 2)
+
         run = Run(wanted["seeds"], folder, after, chunk, shared, rounds)
-        known = _agree(folder, wanted, resume)
-        if known is None:
-            known = wanted | {"finished": None, "sha256": _sha256(wanted), "provenance": provenance()}
-            write_json(folder / RUN, known)
         sweep(folder)
         for run.round in range(1, rounds + 1):
             if (kept := _round(folder, run.round, rounds)) == folder or not kept.exists():
@@ -106,7 +110,8 @@ def train(
         write_events(folder, run.history, run.seeds)
         if not known["finished"]:
             files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.npz"))
-            write_json(folder / RUN, known | {"finished": files})
+            known |= {"finished": files, "seconds": spent()}
+            write_json(folder / RUN, known)
     return {
         "run": str(folder),
         "method": method,
@@ -117,7 +122,7 @@ def train(
             stage: {name: float(values[-1].mean()) for name, values in metrics.items()}
             for stage, metrics in run.history.items()
         },
-        "seconds": round(time.monotonic() - begin, 2),
+        "seconds": known["seconds"],
     }
 
 
@@ -183,7 +188,9 @@ def read_run(folder: Path) -> dict[str, Any]:
             fix="train again into a new folder.",
         )
     files = [] if known["finished"] is None else known["finished"]
-    if known["sha256"] != _sha256(known) or not isinstance(files, list) or not all(isinstance(f, str) for f in files):
+    seconds = known.setdefault("seconds", 0.0)  # older runs do not tell
+    wrong = not isinstance(files, list) or not all(isinstance(file, str) for file in files)
+    if known["sha256"] != _sha256(known) or wrong or not isinstance(seconds, int | float):
         raise BecauseError(
             f"{path} is not what was written.", need="the file as it was.", fix="restore it, or train again."
         )
@@ -242,6 +249,12 @@ def _agree(folder: Path, wanted: dict[str, Any], resume: bool) -> dict[str, Any]
             need="a new folder.",
             fix="pass --resume to go on with it, or choose another with -o FOLDER.",
         )
+    return known
+
+
+def _begin(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    known = wanted | {"finished": None, "seconds": 0.0, "sha256": _sha256(wanted), "provenance": provenance()}
+    write_json(folder / RUN, known)
     return known
 
 
