@@ -69,7 +69,7 @@ def test_denoised_mdp_keeps_in_x_what_actions_move_and_in_y_the_rest():
 
 @pytest.mark.slow
 def test_ifactor_tells_four_blocks_apart():
-    found = shares(ifactor, IFactorConfig(**FIT | {"world_steps": 800}))  # to leave ar takes time
+    found = shares(ifactor, IFactorConfig(**FIT | {"world_steps": 1200}))  # to leave ar takes time
     assert found.argmax(0).tolist() == [ifactor.AR, ifactor.R, ifactor.A, ifactor.REST]
     assert (found.max(0) > 0.8).all()
 

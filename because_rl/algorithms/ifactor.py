@@ -18,7 +18,9 @@ given stands on one side of it, so what it alone tells counts too, in both terms
 block is 1, or a little less where less is at stake, so that what could be anywhere ends up in o: no more than a little,
 for a rare event that the reward hangs on is worth few nats, and its causes must lie where it can see them. For the same
 reason all factors begin in ar, and leave it: the prior of a sees everything, so it learns first, and what it has drawn
-in the other blocks no longer see. The agent acts on ar and r: unlike in Denoised MDP, also on what it cannot move, for
+in the other blocks no longer see. And for the same reason priors are shown the others where they most likely lie, by
+the fourth power of their shares: by the shares themselves ar would miss one of many factors in nearly every row, and a
+none, so that all would leave. The agent acts on ar and r: unlike in Denoised MDP, also on what it cannot move, for
 rewards may depend on both.
 
 Adaptations. *Vector states*: blocks, encoder and decoder are those of `models.latent`: a block has the state's own
@@ -69,6 +71,8 @@ class IFactorConfig(BlocksConfig):
     """what a nat costs in ar, r, a and o"""
     start: float = 2.0
     """log-odds by which factors begin in ar rather than in another block"""
+    view: float = 4.0
+    """the power of their shares by which priors are shown where the other factors lie"""
     rewarded: float = 0.1
     """weight of what blocks tell of the rewards to come"""
     moved: float = 0.1
@@ -89,9 +93,9 @@ def ifactor_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """`usual`: mean and spread of the data's rewards, then of what is still to come."""
     still = jax.lax.stop_gradient
-    k1, k2, k3, k4 = jax.random.split(key, 4)
+    k1, k2, k3, k4, k5 = jax.random.split(key, 5)
     place = places(nets.world, len(batch["state"]), k1)
-    found = bound(stats, nets.world, place, batch, c.precision)
+    found = bound(stats, nets.world, places(nets.world, len(place), k5, c.view), batch, c.precision)
     kl = jnp.asarray(c.ease) * found.kl
     z = draw(stats, nets.world, place, batch["next_state"], k2)
     before = still(draw(stats, nets.world, place, batch["state"], k3))

@@ -112,11 +112,13 @@ def share(model: Blocks) -> Float[Array, "blocks factors"]:
     return jax.nn.softmax(model.shares, axis=0)
 
 
-def places(model: Blocks, rows: int, key: PRNGKeyArray) -> Float[Array, "rows blocks factors"]:
-    """Draws of c: 1 in the block where a factor lies, with the gradient of w."""
+def places(model: Blocks, rows: int, key: PRNGKeyArray, power: float = 1.0) -> Float[Array, "rows blocks factors"]:
+    """Draws of c: 1 in the block where a factor lies, with the gradient of w; a higher `power` of w: rather in the
+    likeliest."""
     w, some = share(model), uniform(key, (rows, 1, model.shares.shape[1]))
-    above = jnp.cumsum(w, axis=0)[None]
-    hard = ((some < above) & (some >= above - w[None])).astype(w.dtype)
+    odds = jax.nn.softmax(power * model.shares, axis=0)
+    above = jnp.cumsum(odds, axis=0)[None]
+    hard = ((some < above) & (some >= above - odds[None])).astype(w.dtype)
     return jax.lax.stop_gradient(hard - w[None]) + w[None]
 
 
