@@ -121,13 +121,15 @@ def test_the_divergence_is_that_of_two_gaussians():
     assert np.isfinite(found.surprise)
 
 
-def test_places_are_drawn_by_the_shares_and_have_their_gradient():
+@pytest.mark.parametrize("power", [1, 4])
+def test_places_are_drawn_by_a_power_of_the_shares_and_have_their_gradient(power):
     _, _, model = small_blocks([0, 1, 0, 1])
-    model = with_shares(model, jnp.log(jnp.asarray([[0.2, 0.5, 0.9, 0.0001], [0.8, 0.5, 0.1, 0.9999]])))
-    drawn = latent.places(model, 4000, jax.random.key(0))
+    share = np.asarray([[0.2, 0.5, 0.9, 0.0001], [0.8, 0.5, 0.1, 0.9999]])
+    model = with_shares(model, jnp.log(jnp.asarray(share)))
+    drawn = latent.places(model, 4000, jax.random.key(0), power)
     np.testing.assert_allclose(drawn.sum(1), 1.0, atol=1e-5)
-    np.testing.assert_allclose(drawn.mean(0), latent.share(model), atol=0.03)
-    slope = jax.grad(lambda m: latent.places(m, 10, jax.random.key(0))[:, 0, 0].mean())(model).shares
+    np.testing.assert_allclose(drawn.mean(0), share**power / (share**power).sum(0), atol=0.03)
+    slope = jax.grad(lambda m: latent.places(m, 10, jax.random.key(0), power)[:, 0, 0].mean())(model).shares
     np.testing.assert_allclose(slope[0, 0], 0.2 * 0.8, rtol=1e-3)
 
 
