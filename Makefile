@@ -49,7 +49,7 @@ test-fast: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 bench: setup
-	$(BIN)/because bench worlds -o results/worlds/speed.json
+	$(BIN)/python -m benchmarks worlds -o results/worlds/speed.json
 
 # A site that works from disk. The variable silences the theme's notice that its support ends in May 2027.
 docs: setup

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from collect_cartpole import STEPS, drive
 
-from because_rl.experiments.fit import load_policy
+from because_rl.runs.fit import load_policy
 
 
 def race(folder: Path, worlds: int = 10, seed: int = 1000) -> tuple[float, float]:

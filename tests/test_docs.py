@@ -13,16 +13,15 @@ import jax
 import numpy as np
 import pytest
 import typer
-from chromium import CHROMIUM, Browser
 
 from because_rl.algorithms.registry import METHODS, configure
-from because_rl.algorithms.run import Run
-from because_rl.cli import app
+from because_rl.cli.main import app
 from because_rl.datasets.collect import collect
-from because_rl.datasets.load import load
 from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
-from because_rl.experiments.train import as_data
+from because_rl.runs.train import load_for_training
+from because_rl.training.run import Run
+from tests.chromium import CHROMIUM, Browser
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*.md")])
@@ -167,7 +166,7 @@ def test_the_method_that_the_docs_write_learns_and_acts(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "clone", clone)
     spec.loader.exec_module(clone)
     collect(Recipe.parse("unlock-medium", 20), tmp_path, workers=1)
-    data = as_data(load("unlock-medium-n20", tmp_path), "unlock")
+    data = load_for_training("unlock-medium-n20", tmp_path)
     run = Run([0, 1], chunk=20)
     jax.config.update("jax_disable_most_optimizations", True)  # of programs that run once
     try:

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from because_rl.errors import BecauseError
-from because_rl.intervals import t_interval
 from because_rl.rng import stream
 from because_rl.statistics import (
     holm,
@@ -19,6 +18,7 @@ from because_rl.statistics import (
     paired_by_layout,
     performance_profile,
     probability_of_improvement,
+    t_interval,
     wasserstein,
     welch,
 )

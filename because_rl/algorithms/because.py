@@ -20,17 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, each_seed, plan_in
-from because_rl.algorithms.run import Run
 from because_rl.discovery.discover import discover
 from because_rl.io import arrays_sha256
 from because_rl.models.bilinear import BilinearModel, Outputs, whiten, wire
+from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, foretell, view
 from because_rl.models.layout import Layout
 from because_rl.models.objective import Weights, effective_rank, world_model_loss
-from because_rl.models.statistics import Statistics, statistics
-from because_rl.models.training import Stage
+from because_rl.planning.proposals import PlannedConfig, each_seed, plan_in
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Stage
+from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -50,53 +51,16 @@ class BecauseConfig(PlannedConfig):
     energy: EnergyWeights = field(default_factory=EnergyWeights)
 
 
-WORLDS: dict[str, dict[str, Any]] = {
-    "unlock": {"hidden": 64, "batch": 128, "rate": 2e-3, "world_steps": 2500, "energy_steps": 500, "batches": 5},
-    **PROPOSE,
-}
-"""Settings for the data of a known world."""
-PAPER: dict[str, dict[str, Any]] = {
-    world: PROPOSE.get(world, {})
-    | {
-        "hidden": hidden,
-        "energy_hidden": hidden,
-        "rate": rate,
-        "batch": 256,
-        "energy_steps": 1000,
-        "test": test,
-        "threshold": threshold,
-        "mask_rows": 2000 if test == "fcit" else None,
-        "planner.horizon": horizon,
-        "planner.population": population,
-        "weights.background": 0.0,
-        "energy.support": False,
-    }
-    for world, hidden, rate, test, threshold, horizon, population in (
-        ("lift", 256, 1e-4, "fcit", 1e-8, 15, 1500),
-        ("unlock", 64, 1e-3, "gtest", 1e-4, 10, 100),
-        ("crash", 128, 1e-4, "fcit", 1e-6, 20, 1000),
-    )
-}
-"""The preset `because-paper`: the paper's sizes, rates, test, thresholds and planning budget (its appendix), with
-only the repairs without which nothing works. fcit would take days for Lift's mask of all rows."""
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "because": {},
-    "optimism": {"pessimism": 0.0, "planner.proposals": "uniform"},
-    "linear": {"mask": "full"},
-    "full": {"batches": 0},
-}
-
-
 class Because(Method):
     name = "because"
 
     def __init__(self, config: BecauseConfig):
         self.config = config
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         c, seeds = self.config, len(run.seeds)
         layout = Layout(data.factors)
-        train = data.rows(~data.held_out)
+        train = data.batch(~data.held_out)
         stats = statistics(layout, data.state, data.action, data.next_state)
 
         # Causal mask (lines 5 to 9 of Algorithm 1)
@@ -144,7 +108,7 @@ class Because(Method):
         figures = {"least rank of mu": np.asarray(rank).min(1)}
         return plan_in(data, run, c, layout, stats, weights, parameters, predict, figures)
 
-    def _mask_of(self, data: Data) -> dict[str, Any]:
+    def _mask_of(self, data: Transitions) -> dict[str, Any]:
         """All that decides the mask."""
         seen = {"state": data.state, "action": data.action, "next_state": data.next_state, "episode": data.episode}
         c = self.config
@@ -153,7 +117,7 @@ class Because(Method):
             settings["rows"] = c.mask_rows
         return settings | {"data": arrays_sha256(seen), "factors": data.factors.to_dict()}
 
-    def _mask(self, data: Data) -> np.ndarray:
+    def _mask(self, data: Transitions) -> np.ndarray:
         """(inputs, targets) weights in [0, 1]."""
         c = self.config
         if c.mask == "full":

@@ -23,7 +23,6 @@ would bring it back, and chance decides early which factors go there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,14 +33,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.algorithms.actor import Imitated, View, coin, imitated, imitator
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.run import Run
+from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
-from because_rl.models.nets import MLP
-from because_rl.models.noise import uniform
-from because_rl.models.statistics import statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.models.nets import MLP, uniform
+from because_rl.models.policy import Imitated, View, coin, imitated, imitator
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -57,14 +56,6 @@ class CCILConfig:
     """of the expected number of factors kept"""
     greedy: bool | None = None
     """do the likeliest action rather than draw one; None: if actions are discrete"""
-
-
-PAPER: Mapping[str, Mapping[str, Any]] = {
-    "lift": {"hidden": 256, "weight": 1e-4, "keep": 0.95, "rate": 1e-4},
-    "unlock": {"hidden": 64, "weight": 1e-3, "keep": 0.95, "rate": 1e-3},
-    "crash": {"hidden": 128, "weight": 1e-4, "keep": 0.95, "rate": 1e-4},
-}
-"""The hyper-parameters of the BECAUSE paper's table, by world. Its CCIL has no width: that of the others is taken."""
 
 
 class Nets(NamedTuple):
@@ -127,12 +118,12 @@ class CCIL(Method):
     def __init__(self, config: CCILConfig | None = None):
         self.config = config or CCILConfig()
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         keep, factors, layout = ~data.held_out, data.factors, Layout(data.factors)
         stats = statistics(layout, data.state[keep], data.action[keep], data.next_state[keep])
         masking = Masking(View(factors, stats), layout.factor_of_column[: factors.state_size])
         law = imitated(factors, data.action[keep])
-        nets = run.fit(ccil_stage(self.config, masking, law, len(factors.state)), data.rows(keep), ())
+        nets = run.fit(ccil_stage(self.config, masking, law, len(factors.state)), data.batch(keep), ())
 
         def policy(nets: Nets, state: Array, goal: Array) -> Array:
             return nets.policy(masking(state, goal, (nets.theta > 0).astype(jnp.float32)))

@@ -43,19 +43,19 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.algorithms.actor import coin
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, plan_in
-from because_rl.algorithms.run import Run
 from because_rl.models import nodes
 from because_rl.models.bilinear import DenseHead, Outputs
+from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Family, Layout
 from because_rl.models.likelihood import negative_log_likelihood, per_target, split
-from because_rl.models.nets import silu
-from because_rl.models.noise import normal, uniform
+from because_rl.models.nets import normal, silu, uniform
 from because_rl.models.objective import Weights, background
-from because_rl.models.statistics import Statistics, statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.models.policy import coin
+from because_rl.planning.proposals import PlannedConfig, plan_in
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 HELD = 2048
 """Held-out rows that information is measured on, at most."""
@@ -86,14 +86,6 @@ class CDLConfig(PlannedConfig):
     def least(self) -> float:
         """mask coefficient of an edge that is kept"""
         return self.threshold if self.variant == "information" else 0.0
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    "lift": {"hidden": 256, "initial": 1.0, "sparsity": 1e-3, **PROPOSE["lift"]},
-    "unlock": {"hidden": 64, "initial": 1.0, "sparsity": 1e-3, "batch": 128, "world_steps": 2500},
-    "crash": {"hidden": 128, "initial": 1.0, "sparsity": 1e-3},
-}
-"""Numbers of the BECAUSE paper's table, by world; gradient steps and batches are those of `because`."""
 
 
 class Features(NamedTuple):
@@ -271,12 +263,12 @@ class CDL(Method):
     def __init__(self, config: CDLConfig | None = None):
         self.config = config or CDLConfig()
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         c, layout = self.config, Layout(data.factors)
         stats = statistics(layout, data.state, data.action, data.next_state)
         rows = np.flatnonzero(data.held_out)
-        held = data.rows(rows[np.linspace(0, len(rows) - 1, min(len(rows), HELD)).astype(int)])
-        learner = run.fit(cdl_stage(c, layout, stats, held), data.rows(~data.held_out), ())
+        held = data.batch(rows[np.linspace(0, len(rows) - 1, min(len(rows), HELD)).astype(int)])
+        learner = run.fit(cdl_stage(c, layout, stats, held), data.batch(~data.held_out), ())
         graphs = jax.vmap(lambda mask: kept(mask, c.least))(learner.mask)
         parameters = {"world": learner.model, "mask": graphs}
         figures = {"edges": np.asarray(graphs.sum((1, 2)))}

@@ -44,18 +44,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.algorithms.actor import Imitated, View, imitated
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, each_seed, plan_in
-from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
+from because_rl.models.column_statistics import LEAST, Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood
-from because_rl.models.nets import MLP
-from because_rl.models.noise import normal
+from because_rl.models.nets import MLP, normal
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.models.statistics import LEAST, Statistics, statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.models.policy import Imitated, View, imitated
+from because_rl.planning.proposals import PlannedConfig, each_seed, plan_in
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,6 @@ class DelphicConfig(PlannedConfig):
     epistemic: float = 1.0
     """weight of the ensembles' own doubt beside the delphic one"""
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    world: {"worlds": 5, "pessimism": weight, "kl": weight, **more, **PROPOSE.get(world, {})}
-    for world, weight, more in (
-        ("lift", 1e-4, {}),
-        ("unlock", 1e-4, {"hidden": 64, "batch": 128, "world_steps": 2500}),
-        ("crash", 5e-5, {}),
-    )
-}
-"""The hyper-parameters of the BECAUSE paper's table, by world; for Unlock the size and steps of all models there."""
 
 
 class World(eqx.Module):
@@ -167,7 +156,7 @@ def worlds_stage(c: DelphicConfig, layout: Layout, stats: Statistics, view: View
     return Stage("worlds", init, partial(world_loss, c, stats, view, law), c.world_steps, c.batch, c.rate)
 
 
-def summaries(data: Data, stats: Statistics) -> np.ndarray:
+def summaries(data: Transitions, stats: Statistics) -> np.ndarray:
     """(rows, ...) mean and spread of standardised states, actions and changes over each row's episode."""
     rows = (np.hstack([data.state, data.action]) - np.asarray(stats.mean)) / np.asarray(stats.scale)
     rows = np.hstack([rows, (data.next_state - data.state) / np.asarray(stats.change)]).astype(np.float64)
@@ -190,18 +179,18 @@ class Delphic(Method):
     def __init__(self, config: DelphicConfig | None = None):
         self.config = config or DelphicConfig()
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         c, seeds, layout, keep = self.config, len(run.seeds), Layout(data.factors), ~data.held_out
         stats = statistics(layout, data.state, data.action, data.next_state)
         view, law = View(data.factors, stats), imitated(data.factors, data.action[keep])
         everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
         wiring = each_seed(wire(layout, everything), seeds)
         summary = summaries(data, stats)[keep]
-        batch = data.rows(keep) | {"summary": jnp.asarray(summary)}
+        batch = data.batch(keep) | {"summary": jnp.asarray(summary)}
         worlds = run.fit(worlds_stage(c, layout, stats, view, law, summary.shape[1]), batch, wiring)
 
         parameters = {"models": worlds.model, "wiring": wiring, "usual": jnp.ones(seeds)}
-        held = data.rows(data.held_out)
+        held = data.batch(data.held_out)
         doubt = jax.vmap(lambda p, s, a: consult(c, layout, stats, p, s, a)[1], (None, 0, 0))
         usual = jax.jit(jax.vmap(doubt, (0, None, None)))(parameters, held["state"], held["action"])
         parameters["usual"] = jnp.maximum(usual.mean(1), LEAST)

@@ -35,19 +35,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.blocks import BlocksConfig
-from because_rl.algorithms.proposals import plan_in
-from because_rl.algorithms.run import Run
 from because_rl.models import nodes
+from because_rl.models.column_statistics import LEAST, Statistics, statistics
 from because_rl.models.latent import Blocks, bound, draw, in_some_seed, places, share, share_stage
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
-from because_rl.models.statistics import LEAST, Statistics, statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.planning.proposals import PlannedConfig, plan_in
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 X, Y = range(2)
+
+
+@dataclass(frozen=True)
+class BlocksConfig(PlannedConfig):
+    pessimism: float | None = 0.0
+    kl: float = 0.1
+    precision: float = 0.1
+    """of the decoder, in units of a factor's usual change"""
+    share_rate: float = 0.01
+    deviation: float = 1e-3
+    """weight of the squares of what sets factors of one kind apart"""
+    background: float = 1.0
+    """weight of the belief that events do not happen far from the data"""
 
 
 @dataclass(frozen=True)
@@ -98,11 +111,11 @@ class DenoisedMDP(Method):
     def __init__(self, config: DenoisedMDPConfig | None = None):
         self.config = config or DenoisedMDPConfig()
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         c, layout, keep = self.config, Layout(data.factors), ~data.held_out
         stats = statistics(layout, data.state, data.action, data.next_state)
         usual = jnp.asarray([data.reward[keep].mean(), data.reward[keep].std() + LEAST], jnp.float32)
-        world = run.fit(denoised_stage(c, layout, stats, usual), data.rows(keep), ()).world
+        world = run.fit(denoised_stage(c, layout, stats, usual), data.batch(keep), ()).world
         in_x = np.asarray(jax.vmap(share)(world))[:, X]
         figures = {"factors in x": in_x.sum(1)}
         return plan_in(

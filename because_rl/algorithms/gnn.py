@@ -35,13 +35,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, plan_in
-from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import DenseHead, Outputs
+from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Family, Layout
 from because_rl.models.likelihood import negative_log_likelihood
-from because_rl.models.nets import SharedMLP, silu
+from because_rl.models.nets import SharedMLP, normal, silu
 from because_rl.models.nodes import (
     Encoder,
     SlotReader,
@@ -53,10 +51,12 @@ from because_rl.models.nodes import (
     readers,
     relations,
 )
-from because_rl.models.noise import normal
 from because_rl.models.objective import Weights, background
-from because_rl.models.statistics import Statistics, statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.planning.proposals import PlannedConfig, plan_in
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,6 @@ class GNNConfig(PlannedConfig):
     """weight of these differences' squares"""
     background: float = 1.0
     """weight of the belief that events do not happen far from the data"""
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    "lift": {"hidden": 256, "layers": 3, **PROPOSE["lift"]},
-    "unlock": {"hidden": 64, "layers": 1, "batch": 128, "world_steps": 2500},
-    "crash": {"hidden": 128, "layers": 3},
-}
-"""Widths and layers of the BECAUSE paper's table, by world; gradient steps and batches are those of `because`."""
 
 
 class Convolution(eqx.Module):
@@ -184,7 +176,7 @@ class GNN(Method):
     def __init__(self, config: GNNConfig | None = None):
         self.config = config or GNNConfig()
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         c, layout = self.config, Layout(data.factors)
         stats = statistics(layout, data.state, data.action, data.next_state)
         stage = Stage(
@@ -195,6 +187,6 @@ class GNN(Method):
             c.batch,
             c.rate,
         )
-        world = run.fit(stage, data.rows(~data.held_out), ())
+        world = run.fit(stage, data.batch(~data.held_out), ())
         everything = np.ones((len(layout.inputs), len(data.factors.state)), np.float32)
         return plan_in(data, run, c, layout, stats, everything, {"world": world}, predict)

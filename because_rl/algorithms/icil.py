@@ -28,7 +28,6 @@ the original's softmax. *One descent*: all players move in the same step, each w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -40,16 +39,16 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.cluster.vq import kmeans2
 
-from because_rl.algorithms.actor import Imitated, View, imitated, imitator
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.run import Run
 from because_rl.errors import BecauseError
+from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.latent import information
 from because_rl.models.layout import Layout
-from because_rl.models.nets import MLP
-from because_rl.models.noise import normal, uniform
-from because_rl.models.statistics import Statistics, statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.models.nets import MLP, normal, uniform
+from because_rl.models.policy import Imitated, View, imitated, imitator
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 SURE = 2.0
 """Largest logit of the classifier: one that could be surer would throw phi from side to side."""
@@ -93,17 +92,6 @@ class ICILConfig:
     """do the likeliest action rather than draw one; None: if actions are discrete"""
 
 
-PAPER: Mapping[str, Mapping[str, Any]] = {
-    world: {
-        "hidden": hidden,
-        "mine_rate": 1e-4,
-        "langevin": {"training": 1000, "rate": 0.01, "steps": 60, "spread": 0.01, "buffer": 1000},
-    }
-    for world, hidden in (("lift", 256), ("unlock", 64), ("crash", 128))
-}
-"""The hyper-parameters of the BECAUSE paper's table, by world."""
-
-
 class Energy(NamedTuple):
     net: Any
     buffer: Any
@@ -124,7 +112,7 @@ class Nets(NamedTuple):
     mine: Any
 
 
-def environments(data: Data, keep: np.ndarray, stats: Statistics, count: int) -> np.ndarray:
+def environments(data: Transitions, keep: np.ndarray, stats: Statistics, count: int) -> np.ndarray:
     """The environment of each kept row: k-means of its episodes, from quantiles of their leading direction."""
     size = data.state.shape[1]
     scale = np.asarray(stats.scale[:size])
@@ -275,12 +263,12 @@ class ICIL(Method):
     def __init__(self, config: ICILConfig | None = None):
         self.config = config or ICILConfig()
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         keep, factors, size = ~data.held_out, data.factors, data.factors.state_size
         stats = statistics(Layout(factors), data.state[keep], data.action[keep], data.next_state[keep])
         view, law = View(factors, stats), imitated(factors, data.action[keep])
         low, high = ((edge[:size] - view.mean[:size]) / view.scale[:size] for edge in (stats.low, stats.high))
-        batch = data.rows(keep)
+        batch = data.batch(keep)
         energy = run.fit(energy_stage(self.config, view, low, high), batch, ())
 
         batch["environment"] = jnp.asarray(environments(data, keep, stats, self.config.environments), jnp.float32)

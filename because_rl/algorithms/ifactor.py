@@ -48,17 +48,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.blocks import BlocksConfig
-from because_rl.algorithms.proposals import plan_in
-from because_rl.algorithms.run import Run
+from because_rl.algorithms.denoised_mdp import BlocksConfig
 from because_rl.models import nodes
+from because_rl.models.column_statistics import LEAST, Statistics, statistics
 from because_rl.models.latent import Blocks, bound, draw, in_some_seed, information, places, share, share_stage
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
-from because_rl.models.statistics import LEAST, Statistics, statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.planning.proposals import plan_in
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 AR, R, A, REST = range(4)
 SEES = {AR: (AR, R), R: (R,), A: (AR, R, A, REST), REST: (R, REST)}
@@ -146,7 +147,7 @@ def ifactor_stage(c: IFactorConfig, layout: Layout, stats: Statistics, usual: Ar
     return share_stage(stage, c.share_rate)
 
 
-def to_come(data: Data, discount: float) -> np.ndarray:
+def to_come(data: Transitions, discount: float) -> np.ndarray:
     """(rows,) discounted rewards of the rest of each row's episode, its own among them."""
     out, later = np.zeros(len(data), np.float32), 0.0
     for row in range(len(data) - 1, -1, -1):
@@ -161,12 +162,12 @@ class IFactor(Method):
     def __init__(self, config: IFactorConfig | None = None):
         self.config = config or IFactorConfig()
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         c, layout, keep = self.config, Layout(data.factors), ~data.held_out
         stats = statistics(layout, data.state, data.action, data.next_state)
         later = to_come(data, c.discount)[keep]
         usual = jnp.asarray([f(a) for a in (data.reward[keep], later) for f in (np.mean, spread)], jnp.float32)
-        batch = data.rows(keep) | {"to_come": jnp.asarray(later)}
+        batch = data.batch(keep) | {"to_come": jnp.asarray(later)}
         world = run.fit(ifactor_stage(c, layout, stats, usual), batch, ()).world
         shares = np.asarray(jax.vmap(share)(world))
         relevant = shares[:, AR] + shares[:, R]

@@ -45,19 +45,19 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.algorithms.actor import EDGE, coin, one_of
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, each_seed, plan_in
-from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, dense, dense_size, see, wire
+from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, split
-from because_rl.models.nets import MLP
-from because_rl.models.noise import normal, uniform
+from because_rl.models.nets import MLP, normal, uniform
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.models.statistics import Statistics, statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.models.policy import EDGE, coin, one_of
 from because_rl.models.value import Value, value_loss, value_of_goal
+from because_rl.planning.proposals import PlannedConfig, each_seed, plan_in
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 PLACES = 16
 
@@ -72,17 +72,6 @@ class MnMConfig(PlannedConfig):
     discriminator_clip: float = 0.25
     """norm to which its gradient is clipped"""
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
-
-
-PAPER: dict[str, dict[str, Any]] = {
-    world: {"hidden": hidden, "discriminator_rate": rate, "discriminator_clip": 0.25, **more, **PROPOSE.get(world, {})}
-    for world, hidden, rate, more in (
-        ("lift", 256, 1e-4, {}),
-        ("unlock", 64, 1e-3, {"batch": 128, "world_steps": 2500}),
-        ("crash", 128, 1e-4, {}),
-    )
-}
-"""The hyper-parameters of the BECAUSE paper's table, by world; for Unlock the steps that all models get there."""
 
 
 class Discriminator(eqx.Module):
@@ -190,12 +179,12 @@ class MnM(Method):
     def __init__(self, config: MnMConfig | None = None):
         self.config = config or MnMConfig()
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         c, layout = self.config, Layout(data.factors)
         stats = statistics(layout, data.state, data.action, data.next_state)
         everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
         wiring = each_seed(wire(layout, everything), len(run.seeds))
-        nets = run.fit(mnm_stage(c, layout, stats), data.rows(~data.held_out), wiring)
+        nets = run.fit(mnm_stage(c, layout, stats), data.batch(~data.held_out), wiring)
         parameters = {"model": nets.model, "discriminator": nets.discriminator, "wiring": wiring}
         return plan_in(data, run, c, layout, stats, everything, parameters, partial(predict, c.floor))
 

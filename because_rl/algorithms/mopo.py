@@ -24,14 +24,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.proposals import PROPOSE, PlannedConfig, each_seed, plan_in
-from because_rl.algorithms.run import Run
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
+from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.models.statistics import Statistics, statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.planning.proposals import PlannedConfig, each_seed, plan_in
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,6 @@ class MOPOConfig(PlannedConfig):
     members: int = 5
     penalty: Literal["disagreement", "max_sigma"] = "disagreement"
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
-
-
-WORLDS: dict[str, dict[str, Any]] = {"unlock": {"hidden": 64, "batch": 128, "world_steps": 2500}, **PROPOSE}
 
 
 class Ensemble(eqx.Module):
@@ -75,10 +73,10 @@ class MOPO(Method):
     def __init__(self, config: MOPOConfig):
         self.config = config
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         c, seeds = self.config, len(run.seeds)
         layout = Layout(data.factors)
-        train = data.rows(~data.held_out)
+        train = data.batch(~data.held_out)
         stats = statistics(layout, data.state, data.action, data.next_state)
         everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
         wiring = each_seed(wire(layout, everything), seeds)
@@ -96,7 +94,7 @@ class MOPO(Method):
             wiring,
         )
         parameters = {"ensemble": ensemble, "wiring": wiring, "usual": jnp.ones(seeds)}
-        held = data.rows(data.held_out)
+        held = data.batch(data.held_out)
         doubt = jax.vmap(lambda p, s, a: consult(c.penalty, layout, stats, p, s, a)[1], (None, 0, 0))
         usual = jax.jit(jax.vmap(doubt, (0, None, None)))(parameters, held["state"], held["action"])
         parameters["usual"] = jnp.maximum(usual.mean(1), 1e-6)

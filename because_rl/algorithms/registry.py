@@ -6,59 +6,44 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from because_rl.algorithms.agent import Method
-from because_rl.algorithms.because import ABLATIONS, WORLDS, Because, BecauseConfig
-from because_rl.algorithms.because import PAPER as BECAUSE_PAPER
-from because_rl.algorithms.blocks import PAPER as BLOCKS_PAPER
+from because_rl.algorithms.because import Because, BecauseConfig
 from because_rl.algorithms.ccil import CCIL, CCILConfig
-from because_rl.algorithms.ccil import PAPER as CCIL_PAPER
 from because_rl.algorithms.cdl import CDL, CDLConfig
-from because_rl.algorithms.cdl import PAPER as CDL_PAPER
-from because_rl.algorithms.delphic import PAPER as DELPHIC_PAPER
 from because_rl.algorithms.delphic import Delphic, DelphicConfig
 from because_rl.algorithms.denoised_mdp import DenoisedMDP, DenoisedMDPConfig
 from because_rl.algorithms.gnn import GNN, GNNConfig
-from because_rl.algorithms.gnn import PAPER as GNN_PAPER
 from because_rl.algorithms.icil import ICIL, ICILConfig
-from because_rl.algorithms.icil import PAPER as ICIL_PAPER
 from because_rl.algorithms.ifactor import IFactor, IFactorConfig
-from because_rl.algorithms.mnm import PAPER as MNM_PAPER
 from because_rl.algorithms.mnm import MnM, MnMConfig
 from because_rl.algorithms.mopo import MOPO, MOPOConfig
-from because_rl.algorithms.mopo import WORLDS as MOPO_WORLDS
-from because_rl.algorithms.td3bc import TD3BC, TUNED, TD3BCConfig
-from because_rl.algorithms.tuned import CHOSEN
+from because_rl.algorithms.presets import TUNED, VARIANTS, WORLD_SETTINGS
+from because_rl.algorithms.td3bc import TD3BC, TD3BCConfig
 from because_rl.errors import BecauseError
+from because_rl.training.method import Method
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     method: Callable[[Any], Method]
-    """of a config"""
+    """makes the method from its config"""
     config: type
-    preset: Mapping[str, Any] = field(default_factory=dict)
-    """what sets this name apart from others of the same method"""
-    worlds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """settings for the data of a known world"""
 
 
 METHODS: dict[str, Entry] = {
-    **{name: Entry(Because, BecauseConfig, preset, WORLDS) for name, preset in ABLATIONS.items()},
-    "because-paper": Entry(Because, BecauseConfig, worlds=BECAUSE_PAPER),
-    "ccil": Entry(CCIL, CCILConfig, worlds=CCIL_PAPER),
-    "cdl": Entry(CDL, CDLConfig, worlds=CDL_PAPER),
-    "delphic": Entry(Delphic, DelphicConfig, worlds=DELPHIC_PAPER),
-    "denoised-mdp": Entry(DenoisedMDP, DenoisedMDPConfig, worlds=BLOCKS_PAPER),
-    "gnn": Entry(GNN, GNNConfig, worlds=GNN_PAPER),
-    "icil": Entry(ICIL, ICILConfig, worlds=ICIL_PAPER),
-    "ifactor": Entry(IFactor, IFactorConfig, worlds=BLOCKS_PAPER),
-    "mnm": Entry(MnM, MnMConfig, worlds=MNM_PAPER),
-    "mopo": Entry(MOPO, MOPOConfig, worlds=MOPO_WORLDS),
-    "td3bc": Entry(TD3BC, TD3BCConfig, worlds=TUNED),
+    **{name: Entry(Because, BecauseConfig) for name in (*VARIANTS, "because-paper")},
+    "ccil": Entry(CCIL, CCILConfig),
+    "cdl": Entry(CDL, CDLConfig),
+    "delphic": Entry(Delphic, DelphicConfig),
+    "denoised-mdp": Entry(DenoisedMDP, DenoisedMDPConfig),
+    "gnn": Entry(GNN, GNNConfig),
+    "icil": Entry(ICIL, ICILConfig),
+    "ifactor": Entry(IFactor, IFactorConfig),
+    "mnm": Entry(MnM, MnMConfig),
+    "mopo": Entry(MOPO, MOPOConfig),
+    "td3bc": Entry(TD3BC, TD3BCConfig),
 }
 
 
@@ -77,12 +62,12 @@ def make_method(
         raise BecauseError(
             f"There is no method {name!r}.", need=f"one of {', '.join(METHODS)}.", fix="correct the name."
         )
-    entry, here = METHODS[name], world or ""
-    config = entry.config()
-    chosen = CHOSEN.get(name, {}).get(here, {}) if tuned else {}
-    for settings in (entry.worlds.get(here, {}), chosen, entry.preset, overrides or {}):
+    by_world = WORLD_SETTINGS.get("because" if name in VARIANTS else name, {}).get(world or "", {})
+    chosen = TUNED.get(name, {}).get(world or "", {}) if tuned else {}
+    config = METHODS[name].config()
+    for settings in (by_world, chosen, VARIANTS.get(name, {}), overrides or {}):
         config = configure(config, settings)
-    return entry.method(config)
+    return METHODS[name].method(config)
 
 
 def configure(config: Any, settings: Mapping[str, Any], of: str = "") -> Any:

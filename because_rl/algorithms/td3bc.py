@@ -19,7 +19,6 @@ Unlike the original, critics and actor descend in the same step, each with the o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -29,15 +28,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.algorithms.actor import ActorAgent, View, check_actions
-from because_rl.algorithms.agent import Agent, Data, Method
-from because_rl.algorithms.run import Run
 from because_rl.factors import FactorSpec
+from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
-from because_rl.models.nets import MLP
-from because_rl.models.noise import normal
-from because_rl.models.statistics import Statistics, statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.models.nets import MLP, normal
+from because_rl.models.policy import ActorAgent, View, check_actions
+from because_rl.training.method import Agent, Method
+from because_rl.training.run import Run
+from because_rl.training.stage import Batch, Stage
+from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -57,18 +56,6 @@ class TD3BCConfig:
     alpha: float = 2.5
     """how much the critics count beside the data"""
     delay: int = 2
-
-
-PAPER: Mapping[str, Mapping[str, Any]] = {
-    "lift": {"hidden": 256, "critic_rate": 3e-4, "actor_rate": 3e-4, "tau": 0.005, "alpha": 1.0},
-    "unlock": {"hidden": 64, "critic_rate": 3e-3, "actor_rate": 1e-3, "tau": 0.001, "alpha": 2.5},
-    "crash": {"hidden": 128, "critic_rate": 3e-4, "actor_rate": 1e-4, "tau": 0.0001, "alpha": 2.5},
-}
-"""The hyper-parameters of the BECAUSE paper's table, by world."""
-TUNED: Mapping[str, Mapping[str, Any]] = {
-    world: {**PAPER[world], "alpha": alpha} for world, alpha in (("lift", 1.0), ("unlock", 0.3), ("crash", 0.3))
-}
-"""With alpha as our trials chose it (docs/decisions.md): here the table's own is too greedy."""
 
 
 class Nets(NamedTuple):
@@ -221,11 +208,11 @@ class TD3BC(Method):
     def __init__(self, config: TD3BCConfig | None = None):
         self.config = config or TD3BCConfig()
 
-    def fit(self, data: Data, run: Run) -> Agent:
+    def fit(self, data: Transitions, run: Run) -> Agent:
         keep, factors = ~data.held_out, data.factors
         stats = statistics(Layout(factors), data.state[keep], data.action[keep], data.next_state[keep])
         view, actions = View(factors, stats), make_actions(factors, stats)
-        nets = run.fit(td3bc_stage(self.config, view, actions), data.rows(keep), ())
+        nets = run.fit(td3bc_stage(self.config, view, actions), data.batch(keep), ())
 
         def choose(actor: MLP, state: Array, goal: Array, noise: Array) -> Array:
             return actions.choose(actor, view(state, goal))

@@ -30,8 +30,8 @@ from because_rl.datasets.validate import CHECKSUMS, episode_sha256
 from because_rl.envs.batch import BatchEnv
 from because_rl.envs.tasks import make_batch, world_class
 from because_rl.errors import BecauseError
-from because_rl.intervals import wilson
 from because_rl.io import exclusive, file_sha256, new_folder, read_arrays, read_json, sweep, write_arrays, write_json
+from because_rl.statistics import wilson
 
 CHUNK = {"unlock": 50, "crash": 125, "lift": 25}
 """Episodes per chunk: a few seconds of work, so that little is lost when a run is killed."""

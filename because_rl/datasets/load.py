@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,47 +13,13 @@ from because_rl.datasets.validate import Checker
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.io import read_json
-
-
-@dataclass(frozen=True)
-class Transitions:
-    """n transitions in the order they were logged; rows of one episode are adjacent."""
-
-    state: np.ndarray
-    """(n, state_size) float32"""
-    action: np.ndarray
-    """(n, action_size) float32: the columns models see"""
-    next_state: np.ndarray
-    goal: np.ndarray
-    """(n, goal_size) float32"""
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    episode: np.ndarray
-    """(n,) int: which episode a row belongs to"""
-    step: np.ndarray
-    """(n,) int: its step within the episode"""
-    factors: FactorSpec
-    name: str
-    metadata: dict[str, Any] = field(repr=False)
-
-    def __len__(self) -> int:
-        return len(self.state)
-
-    @property
-    def episodes(self) -> int:
-        return int(self.episode[-1]) + 1
-
-    @property
-    def success_rate(self) -> float:
-        """Share of episodes that ended at their goal."""
-        return float(self.terminated.sum() / self.episodes)
+from because_rl.transitions import Transitions
 
 
 def load(
     dataset: str | Path, root: str | Path | None = None, factors: FactorSpec | str | Path | None = None
 ) -> Transitions:
-    """Load and validate a dataset.
+    """Load and validate a dataset. Its horizon is the length of its longest episode.
 
     `dataset`: an id under `root` (``because/unlock-medium-v0``, or short ``unlock-medium``) or the path
     of any Minari dataset folder. `factors`: a spec, or the path of one in JSON or YAML; a dataset that
@@ -97,10 +62,10 @@ def load(
         goal=np.concatenate([e["goal"][:-1] if "goal" in e else no_goal.repeat(len(e["action"]), 0) for e in episodes]),
         reward=joined("reward"),
         terminated=joined("terminated"),
-        truncated=joined("truncated"),
         episode=np.repeat(np.arange(total), lengths),
         step=np.concatenate([np.arange(length) for length in lengths]),
         factors=spec,
+        horizon=max(lengths),
         name=name,
         metadata=metadata,
     )

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from because_rl.datasets.behaviours.behaviour import Behaviour
+from because_rl.envs.behaviour import Behaviour
 from because_rl.envs.spurious import check_level
 from because_rl.envs.tasks import BEHAVIOURS, WORLDS
 from because_rl.errors import BecauseError
@@ -83,7 +83,7 @@ class Recipe:
         return child_seed(self.seed, "dataset", self.world, self.behaviour, episode)
 
     def make_behaviour(self) -> Behaviour:
-        module = importlib.import_module(f"because_rl.datasets.behaviours.{self.world}")
+        module = importlib.import_module(f"because_rl.envs.{self.world}.behaviour")
         knobs = {} if self.coverage is None else {"coverage": self.coverage}
         return getattr(module, f"{self.world.capitalize()}Behaviour")(self.behaviour, **knobs)
 

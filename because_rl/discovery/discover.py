@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from because_rl.discovery.fcit import Fcit
-from because_rl.discovery.fisherz import FisherZ
-from because_rl.discovery.gtest import GTest
-from because_rl.discovery.independence import IndependenceTest, Variables
-from because_rl.discovery.l0 import L0
+from because_rl.discovery.independence.base import IndependenceTest
+from because_rl.discovery.independence.fcit import Fcit
+from because_rl.discovery.independence.fisherz import FisherZ
+from because_rl.discovery.independence.gtest import GTest
+from because_rl.discovery.independence.l0 import L0
+from because_rl.discovery.independence.residual import ResidualTest
 from because_rl.discovery.mask import CausalMask, decide
-from because_rl.discovery.residual import ResidualTest
-from because_rl.discovery.reweight import Reweighted, reweight
+from because_rl.discovery.mbar import Reweighted, reweight
+from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.graph import Edge

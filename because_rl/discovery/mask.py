@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.discovery.independence import Evidence, IndependenceTest, Variables
+from because_rl.discovery.independence.base import Evidence, IndependenceTest
+from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.graph import Edge, Graph
 

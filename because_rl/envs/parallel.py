@@ -22,8 +22,11 @@ LEAST = 25
 
 
 class ParallelBatch(BatchEnv):
-    def __init__(self, world: type[World], split: str = "I", spurious: int = 1, processes: int = 2):
-        self.world = world
+    def __init__(
+        self, world: type[World], batch: type[BatchEnv], split: str = "I", spurious: int = 1, processes: int = 2
+    ):
+        """`batch`: what each process steps."""
+        self.world, self.batch = world, batch
         super().__init__(split, spurious)
         self.processes = processes
         self._team: list[tuple[Any, Connection]] = []
@@ -31,7 +34,7 @@ class ParallelBatch(BatchEnv):
     def _place(self, seeds: Sequence[int]) -> None:
         wanted = max(1, min(self.processes, len(seeds) // LEAST))
         while len(self._team) < wanted:
-            self._team.append(_start(self.world.name, self.split, self.spurious))
+            self._team.append(_start(self.batch, self.split, self.spurious))
         self._shares = np.array_split(np.arange(len(seeds)), len(self._team))
         placed = self._ask([("place", [seeds[n] for n in share]) for share in self._shares])
         self._state, self._goal = (np.concatenate(part) for part in list(zip(*placed, strict=True))[:2])
@@ -79,14 +82,12 @@ def _start(*task: Any) -> tuple[Any, Connection]:
     return process, ours
 
 
-def _serve(pipe: Connection, world: str, split: str, spurious: int) -> None:
+def _serve(pipe: Connection, make: type[BatchEnv], split: str, spurious: int) -> None:
     """In a process: answer until nobody asks any more."""
     import signal
 
-    from because_rl.envs.tasks import make_batch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is our parent's to handle
-    batch = make_batch(world, split, spurious)
+    batch = make(split, spurious)
     while True:
         try:
             what, told = pipe.recv()

@@ -18,7 +18,6 @@ SPLITS = ("I", "O")
 
 
 class _Entry(NamedTuple):
-    module: str
     episodes: int
     """in the paper's datasets"""
     paper_success: dict[str, float]
@@ -29,9 +28,9 @@ class _Entry(NamedTuple):
 
 
 WORLDS = {
-    "lift": _Entry("lift", 1000, {"random": 0.24, "medium": 0.60, "expert": 1.00}, "robosuite", slow=True),
-    "unlock": _Entry("unlock", 200, {"random": 0.21, "medium": 0.46, "expert": 0.87}, "minigrid"),
-    "crash": _Entry("crash", 1000, {"random": 0.14, "medium": 0.35, "expert": 0.66}, "highway-env"),
+    "lift": _Entry(1000, {"random": 0.24, "medium": 0.60, "expert": 1.00}, "robosuite", slow=True),
+    "unlock": _Entry(200, {"random": 0.21, "medium": 0.46, "expert": 0.87}, "minigrid"),
+    "crash": _Entry(1000, {"random": 0.14, "medium": 0.35, "expert": 0.66}, "highway-env"),
 }
 
 
@@ -54,7 +53,12 @@ def check_world(name: str) -> str:
 
 
 def world_class(name: str) -> type[World]:
-    return _import(WORLDS[check_world(name)].module, name.capitalize())
+    return _import(f"{check_world(name)}.env", name.capitalize())
+
+
+def batch_class(name: str) -> type[BatchEnv]:
+    """The fast implementation of a world."""
+    return _import(f"{check_world(name)}.batch", f"{name.capitalize()}Batch")
 
 
 def make_batch(
@@ -67,8 +71,8 @@ def make_batch(
     if simulator:
         return SimulatorBatch(world_class(name), split, spurious)
     if processes > 1 and WORLDS[check_world(name)].slow:
-        return ParallelBatch(world_class(name), split, spurious, processes)
-    return _import(f"{WORLDS[check_world(name)].module}_batch", f"{name.capitalize()}Batch")(split, spurious)
+        return ParallelBatch(world_class(name), batch_class(name), split, spurious, processes)
+    return batch_class(name)(split, spurious)
 
 
 def register() -> None:
@@ -80,7 +84,7 @@ def register() -> None:
     for name in WORLDS:
         gymnasium.register(
             f"because/{name.capitalize()}-v0",
-            entry_point=f"because_rl.envs.{name}:{name.capitalize()}",
+            entry_point=f"because_rl.envs.{name}.env:{name.capitalize()}",
             order_enforce=False,
             disable_env_checker=True,
         )

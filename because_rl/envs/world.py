@@ -165,3 +165,13 @@ class World(gym.Env):
             "seed": self._scene,
             "success": bool(self.factors.reached(self.exact_state(), self.exact_goal())),
         } | self.hidden()
+
+
+def caption(frame: np.ndarray, text: str, height: int = 26) -> np.ndarray:
+    """`frame` (h, w, 3) uint8 with a caption bar of `height` pixels below it."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    bar = Image.new("RGB", (frame.shape[1], height), "white")
+    font = ImageFont.load_default(size=int(height * 0.55))
+    ImageDraw.Draw(bar).text((8, height // 2), text, fill="black", font=font, anchor="lm")
+    return np.concatenate([frame, np.asarray(bar)])

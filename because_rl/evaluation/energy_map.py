@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import cKDTree
 
-from because_rl.algorithms.agent import Data
-from because_rl.algorithms.planner_agent import PlannerAgent
+from because_rl.planning.agent import PlannerAgent
+from because_rl.transitions import Transitions
 
 POINTS = 40
 """along each side of a plane of continuous columns"""
@@ -85,7 +85,7 @@ def _mean(values: np.ndarray) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def energy_maps(agent: PlannerAgent, data: Data, world: str) -> list[EnergyMap]:
+def energy_maps(agent: PlannerAgent, data: Transitions, world: str) -> list[EnergyMap]:
     """The maps of a world, by the model of an agent and the data that it was learned from."""
     size = data.factors.state_size
     judge = jax.jit(jax.vmap(lambda p, row: agent.learned.imagine(p, row[:size], row[size:])[1], (None, 0)))
@@ -102,7 +102,7 @@ def energy_maps(agent: PlannerAgent, data: Data, world: str) -> list[EnergyMap]:
 # Unlock ------------------------------------------------------------------------------------------------
 
 
-def _rooms(data: Data) -> Iterator[tuple[EnergyMap, np.ndarray]]:
+def _rooms(data: Transitions) -> Iterator[tuple[EnergyMap, np.ndarray]]:
     """The room that was logged most: before and after the key, for a move and for opening.
 
     That is all that the doors follow from, beside the cell. Rows are (y, x, 1, columns).
@@ -138,7 +138,7 @@ def _cells(present: np.ndarray, side: int) -> list[tuple[float, float]]:
 # Continuous columns ------------------------------------------------------------------------------------
 
 
-def _planes(data: Data, world: str) -> Iterator[tuple[EnergyMap, np.ndarray]]:
+def _planes(data: Transitions, world: str) -> Iterator[tuple[EnergyMap, np.ndarray]]:
     """Rows are (y, x, neighbours, columns)."""
     seen = np.concatenate([data.state, data.action], axis=1)[:: -(-len(data) // MOST_ROWS)]
     place = {f.name: f.start for f in data.factors.state}

@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from because_rl.algorithms.planner_agent import PlannerAgent
 from because_rl.envs.batch import Observation
 from because_rl.envs.tasks import make_batch
 from because_rl.evaluation.rollout import layouts, legal, roll
 from because_rl.factors import FactorSpec
+from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import child_seed
 
 LEAST = 1e-6

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from because_rl.algorithms.planner_agent import PlannerAgent
 from because_rl.datasets.collect import rollout
 from because_rl.datasets.recipe import Recipe
 from because_rl.envs.tasks import make_batch
 from because_rl.factors import FactorSpec
+from because_rl.planning.agent import PlannerAgent
 
 OTHER_SEED = 1_000_000
 """Added to a dataset's seed: no dataset and no evaluation has these scenes."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from because_rl.envs.batch import BatchEnv, Observation
-from because_rl.envs.crash_batch import crash_step
+from because_rl.envs.crash.batch import crash_step
 from because_rl.evaluation.oracle_planner import Oracle
 from because_rl.factors import FactorSpec
 from because_rl.planning.shooting import Imagined, Plan, ShootingConfig, first_plan, plan

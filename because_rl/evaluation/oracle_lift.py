@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from because_rl.datasets.behaviours.lift import expert
 from because_rl.envs.batch import BatchEnv, Observation
-from because_rl.envs.lift_batch import LiftBatch
+from because_rl.envs.lift.batch import LiftBatch
+from because_rl.envs.lift.behaviour import expert
 from because_rl.evaluation.oracle_planner import Oracle
 from because_rl.rng import stream
 

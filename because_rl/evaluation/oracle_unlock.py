@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from because_rl.envs.batch import BatchEnv, Observation
-from because_rl.envs.unlock_batch import unlock_step
+from because_rl.envs.unlock.batch import unlock_step
 from because_rl.evaluation.oracle_planner import Oracle
 from because_rl.planning.value_iteration import Successors, ValueIteration
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from because_rl.algorithms.agent import Agent
 from because_rl.envs.batch import BatchEnv, Observation
 from because_rl.envs.tasks import make_batch
 from because_rl.errors import BecauseError
-from because_rl.intervals import t_interval
 from because_rl.rng import child_seed
+from because_rl.statistics import t_interval
+from because_rl.training.method import Agent
 
 SUBCASES = {"unlock": ("O-law", "O-doors", "O-cells")}
 """Splits that break the training law in one way each, to be evaluated like any other split."""

@@ -24,10 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Family, Layout
-from because_rl.models.nets import MLP, SharedMLP, silu
-from because_rl.models.noise import normal
-from because_rl.models.statistics import Statistics
+from because_rl.models.nets import MLP, SharedMLP, normal, silu
 
 ZOOM = 10.0
 """Differences are also seen through asinh(ZOOM d): what matters of a distance is often whether it is small."""

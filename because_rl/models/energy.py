@@ -24,12 +24,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Whitening, Wiring, dense_size, mu_width, see
+from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
-from because_rl.models.nets import SharedMLP
-from because_rl.models.noise import normal, uniform
+from because_rl.models.nets import SharedMLP, normal, uniform
 from because_rl.models.objective import spectral_norms
-from because_rl.models.statistics import Statistics
-from because_rl.models.training import Batch
+from because_rl.training.stage import Batch
 
 Negatives = Literal["counterfactual", "random", "langevin"]
 

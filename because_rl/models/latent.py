@@ -36,11 +36,11 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
+from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood, per_target, split
-from because_rl.models.noise import normal, uniform
-from because_rl.models.statistics import Statistics
-from because_rl.models.training import Batch, Stage
+from because_rl.models.nets import normal, uniform
+from because_rl.training.stage import Batch, Stage
 
 HALF = 0.5
 WAIT = 0.2

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
-
-from because_rl.models.noise import normal
 
 
 @jax.custom_jvp
@@ -74,3 +73,17 @@ class SharedMLP(eqx.Module):
     def deviation(self) -> Array:
         """The sum of squares that a decay would keep small."""
         return sum(((a**2).sum() for a in jax.tree.leaves(self.own)), jnp.zeros(()))
+
+
+def normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
+    """Standard normal draws, drawn flat and reshaped.
+
+    On a CPU, XLA takes many seconds to compile the random bits of an array of several axes, and a fraction of one
+    for a flat array.
+    """
+    return jax.random.normal(key, (prod(shape),)).reshape(shape)
+
+
+def uniform(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
+    """Uniform draws in [0, 1), drawn flat and reshaped as in `normal`."""
+    return jax.random.uniform(key, (prod(shape),)).reshape(shape)

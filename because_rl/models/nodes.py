@@ -12,10 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import ZOOM, DenseHead, Outputs
+from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Family, Layout
-from because_rl.models.nets import SharedMLP
-from because_rl.models.noise import normal
-from because_rl.models.statistics import Statistics
+from because_rl.models.nets import SharedMLP, normal
 
 PLACES = 32
 """Width of a slot's embedding."""

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from because_rl.models.bilinear import BilinearModel, DenseHead, Whitening, Wiring, whiten
+from because_rl.models.column_statistics import Statistics
 from because_rl.models.likelihood import correct, decode, negative_log_likelihood, per_target, split
-from because_rl.models.nets import MLP, SharedMLP
-from because_rl.models.noise import uniform
-from because_rl.models.statistics import Statistics
-from because_rl.models.training import Batch
+from because_rl.models.nets import MLP, SharedMLP, uniform
+from because_rl.training.stage import Batch
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
+from because_rl.models.column_statistics import Statistics
 from because_rl.models.nets import MLP
-from because_rl.models.statistics import Statistics
-from because_rl.models.training import Batch
+from because_rl.training.stage import Batch
 
 
 class Value(eqx.Module):
@@ -73,18 +73,18 @@ def value_loss(
     batch: Batch,
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
-    def row(state: Array, goal: Array, next_state: Array, out_of_time: Array) -> tuple[Array, Array]:
+    def row(state: Array, goal: Array, next_state: Array, truncated: Array) -> tuple[Array, Array]:
         asked = neutral(factors, goal)
         hit = attained_factors(factors, next_state, goal)
         later = jax.lax.stop_gradient(jax.nn.sigmoid(model(stats, gate, next_state, asked)))
-        target = hit + (1 - hit) * discount * later * (1 - out_of_time)
+        target = hit + (1 - hit) * discount * later * (1 - truncated)
         odds = model(stats, gate, state, asked)
         now = jax.nn.sigmoid(odds)
         side = jnp.where(target > now, expectile, 1 - expectile)
         # Cross-entropy, not squares: a value that has saturated at the wrong end must find its way back.
         return (side * (jax.nn.softplus(odds) - odds * target)).sum(), now.mean()
 
-    loss, value = jax.vmap(row)(batch["state"], batch["goal"], batch["next_state"], batch["out_of_time"])
+    loss, value = jax.vmap(row)(batch["state"], batch["goal"], batch["next_state"], batch["truncated"])
     return loss.mean(), {"value": value.mean()}
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.errors import BecauseError
-from because_rl.experiments.found import find, lacking
-from because_rl.experiments.grid import TrainAndEvaluate
+from because_rl.experiments.grid.cells import find, lacking
+from because_rl.experiments.grid.grid import TrainAndEvaluate
+from because_rl.experiments.grid.runner import Report, failures, sweep
 from because_rl.experiments.paper import study
 from because_rl.experiments.paper.energy import FIG_EBM
 from because_rl.experiments.paper.energy_maps import FIG_ENERGY
+from because_rl.experiments.paper.environments import FIG_ENVS, FIG_GRAPHS, TABLE_ORACLE
 from because_rl.experiments.paper.knobs import FIG_COVERAGE, FIG_SAMPLES, FIG_SPURIOUS
 from because_rl.experiments.paper.measure import Measure
 from because_rl.experiments.paper.mismatch import FIG_MISMATCH, TABLE_MISMATCH
 from because_rl.experiments.paper.success import TABLE_ABLATION, TABLE_OVERALL
-from because_rl.experiments.paper.worlds import FIG_ENVS, FIG_GRAPHS, TABLE_ORACLE
-from because_rl.experiments.sweep import Report, failures, sweep
 
 EXPERIMENTS = {
     "table-overall": TABLE_OVERALL,

@@ -12,9 +12,9 @@ import numpy as np
 
 from because_rl.algorithms.registry import make_method
 from because_rl.envs.tasks import SPLITS
+from because_rl.experiments.grid.runner import Job
 from because_rl.experiments.paper.study import Experiment, Product, Scale, also, success_rows, trainings
 from because_rl.experiments.paper.text import percent, table
-from because_rl.experiments.sweep import Job
 from because_rl.report.paper_figures import draw_curves
 from because_rl.statistics import mean
 

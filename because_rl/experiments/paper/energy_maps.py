@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from because_rl.evaluation.energy_map import EnergyMap
+from because_rl.experiments.grid.runner import Job
 from because_rl.experiments.paper.study import Experiment, Product, Scale, also, trainings
 from because_rl.experiments.paper.text import table
-from because_rl.experiments.sweep import Job
 from because_rl.report.energy_figure import draw_maps
 from because_rl.report.grid_data import Maps
 from because_rl.report.task_page import dataset_name

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from because_rl.envs.tasks import SPLITS, WORLDS
+from because_rl.experiments.grid.runner import Job
 from because_rl.experiments.paper.study import Experiment, Product, Row, Scale, success_rows, trainings
 from because_rl.experiments.paper.text import called, chance, percent, table
-from because_rl.experiments.sweep import Job
 from because_rl.report.paper_figures import draw_knob
 from because_rl.statistics import holm, mean, welch
 
@@ -91,7 +91,7 @@ def _compare(name: str, points: list[dict[str, Any]]) -> None:
 
 
 def _coverage(recipe: Mapping[str, Any]) -> float:
-    from because_rl.datasets.behaviours.unlock import COVERAGE
+    from because_rl.envs.unlock.behaviour import COVERAGE
 
     return COVERAGE[recipe["behaviour"]] if recipe["coverage"] is None else recipe["coverage"]
 

@@ -19,10 +19,10 @@ import numpy as np
 from because_rl.datasets.load import load
 from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid import TrainAndEvaluate, code_version, collected
-from because_rl.experiments.programs import share_programs
-from because_rl.experiments.sweep import Job, StopSweep, cell_file
+from because_rl.experiments.grid.grid import TrainAndEvaluate, code_version, collected
+from because_rl.experiments.grid.runner import Job, StopSweep, cell_file
 from because_rl.provenance import provenance
+from because_rl.runs.compilation import share_programs
 
 Cell = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class Measure:
     """key of a job -> all cells that some experiment wants of it"""
 
     def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        from because_rl.experiments.train import load_agent
+        from because_rl.runs.train import load_agent
 
         plain = [key for key in missing if "measure" not in job.cells[key]]
         special = [key for key in missing if "measure" in job.cells[key]]
@@ -56,7 +56,7 @@ class Measure:
 
     def _train(self, job: Job) -> None:
         """As a sweep does; a run that is finished is left as it is."""
-        from because_rl.experiments.train import RUN, read_run, train
+        from because_rl.runs.train import RUN, read_run, train
 
         told, run = next(iter(job.cells.values())), self.training._run(job)
         if told["code"] != code_version(told["method"]):
@@ -90,8 +90,8 @@ class Measure:
 
 def _mismatch(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
     """Success and model loss of every episode."""
-    from because_rl.algorithms.planner_agent import PlannerAgent
     from because_rl.evaluation.mismatch import episodic_loss
+    from because_rl.planning.agent import PlannerAgent
 
     if not isinstance(agent(), PlannerAgent):
         raise BecauseError(f"{cell['method']} has no model.", need="a model-based method.", fix="leave it out.")
@@ -108,7 +108,7 @@ def _short(values: np.ndarray) -> list[list[float]]:
 
 def _curve(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
     """The learning curve of a stage: steps, and of each seed the metrics at them."""
-    from because_rl.experiments.train import METRICS
+    from because_rl.runs.train import METRICS
 
     lines = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
     return {"curve": [line for line in lines if line["stage"] == cell["stage"]]}
@@ -117,10 +117,10 @@ def _curve(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEv
 def _energy_map(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
     """How unsure the model is, and where steps were logged."""
     from because_rl.evaluation.energy_map import energy_maps
-    from because_rl.experiments.train import as_data
+    from because_rl.runs.train import load_for_training
 
     world = cell["recipe"]["world"]
-    maps = energy_maps(agent(), as_data(load(cell["dataset"], training.root), world), world)
+    maps = energy_maps(agent(), load_for_training(cell["dataset"], training.root), world)
     return {"maps": [told.to_dict() for told in maps]}
 
 
@@ -142,7 +142,7 @@ def _graph(root: Path | None, cell: Cell) -> dict[str, Any]:
 
 
 def _oracle(root: Path | None, cell: Cell) -> dict[str, Any]:
-    from because_rl.experiments.oracle import oracle
+    from because_rl.runs.oracle import oracle
 
     return {"row": oracle([cell["world"]], [cell["split"]], cell["episodes"])["rows"][0]}
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from because_rl.envs.tasks import SPLITS
+from because_rl.experiments.grid.runner import Job
 from because_rl.experiments.paper.numbers import paper_numbers
 from because_rl.experiments.paper.study import Experiment, Product, Scale, also, merged, trainings
 from because_rl.experiments.paper.text import called, chance, table
-from because_rl.experiments.sweep import Job
 from because_rl.report.paper_figures import draw_mismatch
 from because_rl.statistics import mann_whitney, wasserstein
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS, check_world
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid import Grid, read_grid
-from because_rl.experiments.oracle import EPISODES as ORACLE_EPISODES
+from because_rl.experiments.grid.grid import Grid, read_grid
+from because_rl.runs.oracle import EPISODES as ORACLE_EPISODES
 
 
 @dataclass(frozen=True)

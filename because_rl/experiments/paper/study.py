@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from because_rl.experiments.compare import Runs
-from because_rl.experiments.grid import PACKAGE, reached
-from because_rl.experiments.grid import jobs as jobs_of
+from because_rl.experiments.grid.compare import Runs
+from because_rl.experiments.grid.grid import PACKAGE, reached
+from because_rl.experiments.grid.grid import jobs as jobs_of
+from because_rl.experiments.grid.runner import Job
 from because_rl.experiments.paper.scale import Scale
-from because_rl.experiments.sweep import Job
 from because_rl.io import sha256, write_json, write_text
 from because_rl.provenance import provenance
 from because_rl.report.graph_figure import save

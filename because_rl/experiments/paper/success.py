@@ -10,11 +10,11 @@ import numpy as np
 from scipy import stats
 
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS
-from because_rl.experiments.compare import Runs, compare
+from because_rl.experiments.grid.compare import Runs, compare
+from because_rl.experiments.grid.runner import Job
 from because_rl.experiments.paper.numbers import paper_numbers, reported
 from because_rl.experiments.paper.study import Experiment, Product, Scale, success_rows, trainings
 from because_rl.experiments.paper.text import NAMES, called, chance, percent, table
-from because_rl.experiments.sweep import Job
 from because_rl.statistics import Alternative, Estimate, holm, mean
 
 HERO = "because"

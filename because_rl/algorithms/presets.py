@@ -1,0 +1,137 @@
+"""All settings that are not a method's defaults: by world, by the paper, by ablation and by tuning.
+
+`registry.make_method` puts them together, later ones over earlier ones: the Config's defaults, `WORLD_SETTINGS` of the
+method, `TUNED` of the method, `VARIANTS` of the name, and what the caller sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Settings = Mapping[str, Any]
+"""field of the Config -> value; 'planner.horizon' is a field of the field 'planner'"""
+ByWorld = Mapping[str, Settings]
+
+PLANNING: dict[str, dict[str, Any]] = {
+    "crash": {"planner.population": 192},
+    "lift": {"behaviour_steps": 6000, "behaviour_hidden": 256, "planner.population": 64},
+}
+"""Proposals and candidates of planning. By held-out likelihood Lift's behaviour policy gains from width and steps; that
+of Crash, whose data are noisier, would overfit. On development scenes 64 candidates do no worse on Lift than 256 (.98
+of lift-expert for .97). Of crash-medium they lose .07, and 192 candidates .01, for a quarter of a plan's time."""
+
+UNLOCK_MODEL: dict[str, Any] = {"hidden": 64, "batch": 128, "world_steps": 2500}
+"""Size and budget of a world model of Unlock, the smallest of the three worlds."""
+
+TD3BC_PAPER: ByWorld = {
+    "lift": {"hidden": 256, "critic_rate": 3e-4, "actor_rate": 3e-4, "tau": 0.005, "alpha": 1.0},
+    "unlock": {"hidden": 64, "critic_rate": 3e-3, "actor_rate": 1e-3, "tau": 0.001, "alpha": 2.5},
+    "crash": {"hidden": 128, "critic_rate": 3e-4, "actor_rate": 1e-4, "tau": 0.0001, "alpha": 2.5},
+}
+"""TD3+BC in the BECAUSE paper's table."""
+
+_BLOCKS: ByWorld = {"lift": {"hidden": 256, **PLANNING["lift"]}, "unlock": UNLOCK_MODEL, "crash": {"hidden": 128}}
+
+
+def _because_paper(
+    world: str, hidden: int, rate: float, test: str, threshold: float, horizon: int, population: int
+) -> Settings:
+    """The paper's sizes, rates, test, thresholds and planning budget (its appendix), without what we added."""
+    return {
+        **PLANNING.get(world, {}),
+        "hidden": hidden,
+        "energy_hidden": hidden,
+        "rate": rate,
+        "batch": 256,
+        "energy_steps": 1000,
+        "test": test,
+        "threshold": threshold,
+        "mask_rows": 2000 if test == "fcit" else None,  # on all rows of Lift fcit would take days
+        "planner.horizon": horizon,
+        "planner.population": population,
+        "weights.background": 0.0,
+        "energy.support": False,
+    }
+
+
+WORLD_SETTINGS: Mapping[str, ByWorld] = {
+    "because": {"unlock": {**UNLOCK_MODEL, "rate": 2e-3, "energy_steps": 500, "batches": 5}, **PLANNING},
+    "because-paper": {
+        "lift": _because_paper("lift", 256, 1e-4, "fcit", 1e-8, 15, 1500),
+        "unlock": _because_paper("unlock", 64, 1e-3, "gtest", 1e-4, 10, 100),
+        "crash": _because_paper("crash", 128, 1e-4, "fcit", 1e-6, 20, 1000),
+    },
+    "mopo": {"unlock": UNLOCK_MODEL, **PLANNING},
+    "delphic": {
+        "lift": {"worlds": 5, "pessimism": 1e-4, "kl": 1e-4, **PLANNING["lift"]},
+        "unlock": {"worlds": 5, "pessimism": 1e-4, "kl": 1e-4, **UNLOCK_MODEL},
+        "crash": {"worlds": 5, "pessimism": 5e-5, "kl": 5e-5, **PLANNING["crash"]},
+    },
+    "mnm": {
+        "lift": {"hidden": 256, "discriminator_rate": 1e-4, "discriminator_clip": 0.25, **PLANNING["lift"]},
+        "unlock": {"discriminator_rate": 1e-3, "discriminator_clip": 0.25, **UNLOCK_MODEL},
+        "crash": {"hidden": 128, "discriminator_rate": 1e-4, "discriminator_clip": 0.25, **PLANNING["crash"]},
+    },
+    "cdl": {
+        "lift": {"hidden": 256, "initial": 1.0, "sparsity": 1e-3, **PLANNING["lift"]},
+        "unlock": {"initial": 1.0, "sparsity": 1e-3, **UNLOCK_MODEL},
+        "crash": {"hidden": 128, "initial": 1.0, "sparsity": 1e-3},
+    },
+    "gnn": {
+        "lift": {"hidden": 256, "layers": 3, **PLANNING["lift"]},
+        "unlock": {"layers": 1, **UNLOCK_MODEL},
+        "crash": {"hidden": 128, "layers": 3},
+    },
+    "denoised-mdp": _BLOCKS,
+    "ifactor": _BLOCKS,
+    # The paper's table gives CCIL no width: that of the others is taken.
+    "ccil": {
+        "lift": {"hidden": 256, "weight": 1e-4, "keep": 0.95, "rate": 1e-4},
+        "unlock": {"hidden": 64, "weight": 1e-3, "keep": 0.95, "rate": 1e-3},
+        "crash": {"hidden": 128, "weight": 1e-4, "keep": 0.95, "rate": 1e-4},
+    },
+    "icil": {
+        world: {
+            "hidden": hidden,
+            "mine_rate": 1e-4,
+            "langevin": {"training": 1000, "rate": 0.01, "steps": 60, "spread": 0.01, "buffer": 1000},
+        }
+        for world, hidden in (("lift", 256), ("unlock", 64), ("crash", 128))
+    },
+    # With alpha as our trials chose it (docs/decisions.md): the table's own is too greedy on our data.
+    "td3bc": {
+        "lift": TD3BC_PAPER["lift"],
+        "unlock": {**TD3BC_PAPER["unlock"], "alpha": 0.3},
+        "crash": {**TD3BC_PAPER["crash"], "alpha": 0.3},
+    },
+}
+"""method -> world -> settings for its data. Hyper-parameters of baselines are those of the BECAUSE paper's table; what
+it does not give (gradient steps, batches, planning) is as in `because`."""
+
+VARIANTS: Mapping[str, Settings] = {
+    "because": {},
+    "optimism": {"pessimism": 0.0, "planner.proposals": "uniform"},
+    "linear": {"mask": "full"},
+    "full": {"batches": 0},
+}
+"""BECAUSE and the paper's ablations of it: `optimism` plans without the energy and with uniform proposals, `linear`
+keeps every edge, `full` takes one mask of all the data instead of the weighted mean over batches."""
+
+TUNED: Mapping[str, ByWorld] = {
+    "td3bc": {"lift": {"steps": 40000}, "crash": {"tau": 0.001}},
+    "ccil": {"crash": {"greedy": True}, "unlock": {"hidden": 256}},
+    "icil": {"lift": {"energy": 0.1}, "crash": {"greedy": True}, "unlock": {"greedy": False}},
+    "gnn": {"lift": {"layers": 1}, "crash": {"hidden": 256}, "unlock": {"layers": 2}},
+    "cdl": {"lift": {"threshold": 0.005}, "crash": {"variant": "regularised"}, "unlock": {"variant": "regularised"}},
+    "mnm": {"crash": {"joint": 0.01}, "unlock": {"price": 0.2}},
+    "delphic": {"lift": {"pessimism": None}, "unlock": {"pessimism": None}},
+    "denoised-mdp": {"unlock": {"kl": 0.01}},
+    "ifactor": {"unlock": {"rewarded": 1.0, "moved": 1.0}},
+}
+"""method -> world -> what tuning chose (``because tune``, results/tuning).
+
+The rule was set before anybody saw a result. A baseline takes the trial with the highest success on development scenes,
+whether or not its lead is within the noise of seeds; a tie goes to the preset. BECAUSE, whose preset had seen
+development scenes before, takes another only where the lead is beyond that noise: nowhere.
+"""

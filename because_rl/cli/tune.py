@@ -1,0 +1,100 @@
+"""The command ``because tune``: as many trials for every method, judged where settings may be chosen."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from because_rl.cli.console import Json, Root, emit, make_table, stderr
+from because_rl.cli.sweep import (
+    Address,
+    AnyCode,
+    CompileCache,
+    Engine,
+    Gpus,
+    NoRun,
+    RetryFailed,
+    Work,
+    Workers,
+    engine_of,
+    sweep_bar,
+)
+
+
+def tune(
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, with commas between them (all that have trials).")
+    ] = None,
+    worlds: Annotated[str | None, typer.Option(help="Only these (all three).")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Train on data of this one: random, medium, expert (medium).")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... (3).")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Development scenes, per seed (100).")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Folder of cells and table (results/tuning; results/tiny/tuning)."),
+    ] = None,
+    work: Work = None,
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once they are judged.")] = False,
+    workers: Workers = None,
+    engine: Engine = "local",
+    address: Address = "auto",
+    gpus: Gpus = 0.0,
+    compile_cache: CompileCache = None,
+    retry_failed: RetryFailed = False,
+    no_run: NoRun = False,
+    any_code: AnyCode = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="A small round of two cheap methods, in a minute.")] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Try four settings of every method on development scenes; tells which a preset would take, and changes none.
+
+    Stopped at any moment, the same command goes on; several may share a folder.
+    """
+    from because_rl.experiments.grid.cells import lacking
+    from because_rl.experiments.grid.grid import TrainAndEvaluate
+    from because_rl.experiments.grid.runner import failures, sweep
+    from because_rl.experiments.tuning import tune as tuning
+    from because_rl.experiments.tuning.table import in_words, write
+
+    listed = {"methods": methods, "worlds": worlds}
+    told: dict[str, Any] = {name: tuple(text.split(",")) for name, text in listed.items() if text}
+    told |= {name: v for name, v in (("policy", policy), ("seeds", seeds), ("episodes", episodes)) if v is not None}
+    wanted = replace(tuning.TINY if tiny else tuning.Round(), **told)
+    jobs = tuning.jobs(wanted)
+    output = output or Path("results/tiny/tuning" if tiny else "results/tuning")
+    left = lacking(jobs, output, any_code)
+    place, count, each = engine_of(engine, address, gpus, workers)
+    compute = tuning.Develop(TrainAndEvaluate(root, work, keep_runs, compile_cache, each), output, {})
+    try:
+        if not no_run:
+            with sweep_bar("Tuning") as report:
+                sweep(left, compute, output, workers=count, retry_failed=retry_failed, report=report, engine=place)
+            compute.tidy(left, output)
+    except KeyboardInterrupt:
+        stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
+        raise typer.Exit(130) from None
+    found, lost = write(wanted, jobs, output, any_code), failures(left, output)
+    rates = {(row["method"], row["world"], row["trial"]): f"{row['success']:.3f}" for row in found["rows"]}
+    rows = [
+        {"method": v["method"], "world": v["world"], "trials": f"{v['trials']} of {tuning.TRIALS}"}
+        | {("preset", "1", "2", "3")[n]: rates.get((v["method"], v["world"], n), "-") for n in range(tuning.TRIALS)}
+        | {"a preset would take": in_words(v["settings"]), "noise": v["noise"] or "-"}
+        for v in found["winners"]
+    ]
+    title = f"Success on development scenes; the settings of each trial are in {output / 'table.md'}"
+    emit(
+        {"results": str(output), **found, "failed": lost},
+        as_json,
+        make_table(title, rows, ("trials", "preset", "1", "2", "3")),
+    )
+    for record in lost:
+        print(f"because: {record['job']} failed: {record['reason']}", file=sys.stderr)
+    if lost:
+        raise typer.Exit(1)

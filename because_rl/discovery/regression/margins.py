@@ -1,0 +1,147 @@
+"""Transitions made ready for regression: margins scaled, rows in a canonical order, folds of whole episodes.
+
+Everything random downstream (folds, kernel centres) is drawn on the canonical order, so the answer does not
+depend on the order in which rows or factors arrive, nor on the units of continuous columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from because_rl.discovery.variables import Variables
+from because_rl.errors import BecauseError
+from because_rl.factors import Factor
+from because_rl.rng import stream
+
+
+class Target(NamedTuple):
+    """One target factor: its own input (or None), its values and their change since the last step.
+
+    Given its own last value, a target and its change say the same, so tests of all other inputs look at the
+    change: the last value would else rule the regression, and with it the metric. Columns that do not vary
+    are left out.
+    """
+
+    factor: Factor
+    own: int | None
+    level: np.ndarray
+    change: np.ndarray | None
+    persist: np.ndarray | None = None
+    """(columns of the own input, columns of level): what the last value adds to the level"""
+    gain: np.ndarray | None = None
+    """(columns of change, columns of level): what the change adds"""
+
+    @property
+    def moves(self) -> np.ndarray:
+        """What all inputs but its own are tested against."""
+        return self.level if self.change is None else self.change
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows sorted by fold; inputs and targets sorted by name (`inputs[k]` came at place `input_place[k]`)."""
+
+    inputs: tuple[Factor, ...]
+    """those that vary at all"""
+    columns: tuple[np.ndarray, ...]
+    """of each input in x, without those that do not vary"""
+    x: np.ndarray
+    """(n, p)"""
+    targets: tuple[Target, ...]
+    input_place: np.ndarray
+    target_place: np.ndarray
+    starts: np.ndarray
+    """the first row of each episode"""
+    folds: tuple[slice, ...]
+
+
+def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
+    input_place, inputs = _by_name(variables.inputs)
+    target_place, targets = _by_name(variables.targets)
+    raw_x = [np.asarray(variables.x[k], np.float64) for k in input_place]
+    raw_y = [np.asarray(variables.y[k], np.float64) for k in target_place]
+    for factor, values in zip((*inputs, *targets), (*raw_x, *raw_y), strict=True):
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values).all(1))[0])
+            raise BecauseError(
+                f"Factor {factor.name!r} has a value that is not finite, in row {row}.",
+                need="finite numbers.",
+                fix="drop or repair these rows.",
+            )
+    order, starts, slices = _canonical(np.hstack(raw_x + raw_y), variables.episode, folds, seed)
+    raw_x, raw_y = [a[order] for a in raw_x], [a[order] for a in raw_y]
+
+    varying = [k for k, a in enumerate(raw_x) if _varies(a).any()]
+    inputs, input_place = tuple(inputs[k] for k in varying), input_place[varying]
+    raw_x = [raw_x[k] for k in varying]
+    blocks = [_scaled(a) for a in raw_x]
+    ends = np.cumsum([0] + [b.shape[1] for b in blocks])
+    out = []
+    for factor, y in zip(targets, raw_y, strict=True):
+        own = next((k for k, f in enumerate(inputs) if f.name == factor.name and f.width == factor.width), None)
+        if own is None:
+            out.append(Target(factor, None, _scaled(y), None))
+            continue
+        difference = y - raw_x[own]
+        difference[:, np.ptp(difference, axis=0) <= 1e-9 * np.ptp(y, axis=0)] = 0  # rounding
+        varies, moves, changes = (_varies(a) for a in (y, raw_x[own], difference))
+        size = 1 / np.where(varies, y.std(0), 1)
+        persist = np.diag(raw_x[own].std(0) * size)[np.ix_(moves, varies)]
+        gain = np.diag(difference.std(0) * size)[np.ix_(changes, varies)]
+        out.append(Target(factor, own, _scaled(y), _scaled(difference), persist, gain))
+    columns = tuple(np.arange(a, b) for a, b in pairwise(ends))
+    return Prepared(
+        inputs,
+        columns,
+        np.hstack([np.zeros((len(order), 0)), *blocks]),
+        tuple(out),
+        input_place,
+        target_place,
+        starts,
+        slices,
+    )
+
+
+def _by_name(factors: tuple[Factor, ...]) -> tuple[np.ndarray, tuple[Factor, ...]]:
+    place = np.array(sorted(range(len(factors)), key=lambda k: factors[k].name))
+    return place, tuple(factors[k] for k in place)
+
+
+def _varies(values: np.ndarray) -> np.ndarray:
+    """Columns that vary by more than rounding."""
+    return np.ptp(values, axis=0) > 1e-12 * np.abs(values).max(0)
+
+
+def _scaled(values: np.ndarray) -> np.ndarray:
+    """The columns that vary, each centred and scaled to variance 1."""
+    varies = _varies(values)
+    values = values[:, varies] - values[:, varies].mean(0)
+    values = values / np.abs(values).max(0, initial=1e-300)  # so that nothing over- or underflows
+    return values / values.std(0)
+
+
+def _canonical(
+    columns: np.ndarray, episode: np.ndarray, folds: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, tuple[slice, ...]]:
+    """The order of rows (by fold, then episode, then content), where episodes start, and the folds.
+
+    Content is compared by ranks folded at the median: neither units nor signs of the columns matter.
+    """
+    n = len(episode)
+    folded = np.abs(2 * rankdata(columns, axis=0) - (n + 1))
+    by_content = np.lexsort(folded.T[::-1])
+    _, first, label = np.unique(episode[by_content], return_index=True, return_inverse=True)
+    label = np.argsort(np.argsort(first))[label]  # episodes numbered by their first row
+    count = np.bincount(label)
+    # Whole episodes in random order, cut where the running total of rows says.
+    shuffled = stream(seed, "discovery", "folds").permutation(len(count))
+    rank = np.argsort(shuffled)
+    starts = np.r_[0, np.cumsum(count[shuffled])]
+    cuts = starts[[int(np.argmin(np.abs(starts - n * k / folds))) for k in range(folds + 1)]]
+    order = by_content[np.argsort(rank[label], kind="stable")]
+    return order, starts[:-1], tuple(slice(int(a), int(b)) for a, b in pairwise(cuts))

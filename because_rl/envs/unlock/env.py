@@ -1,0 +1,315 @@
+"""Unlock: fetch the key, open every door. On minigrid.
+
+A 6 x 6 room. The six actions are four absolute moves, pick and open; pick and open act on the agent's
+own cell, and keys and doors can be walked over. minigrid's own `step` moves the agent, picks up the
+key and turns the lock; this file only points it at the right cell.
+
+State (110): agent cell 36, key cell 36, door cells 36, has-key 2. A picked key and an opened door
+leave their vector. Models see an action as 8 columns: move 4, pick 2, open 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from minigrid.core.grid import Grid
+from minigrid.core.mission import MissionSpace
+from minigrid.core.world_object import Door, Key
+from minigrid.minigrid_env import MiniGridEnv
+
+from because_rl.envs import spurious as spurious_channels
+from because_rl.envs.world import Hidden, World, caption
+from because_rl.errors import BecauseError
+from because_rl.factors import FactorSpec, GoalFactor, pack
+from because_rl.graph import Graph
+from because_rl.rng import stream
+
+SIDE = 6
+CELLS = SIDE * SIDE
+HORIZON = 15
+UP, DOWN, LEFT, RIGHT, PICK, OPEN = range(6)
+MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
+"""(row, column) change of UP, DOWN, LEFT, RIGHT."""
+
+ROW, COLUMN = np.divmod(np.arange(CELLS), SIDE)
+QUADRANT = 2 * (ROW >= SIDE // 2) + (COLUMN >= SIDE // 2)
+"""0 top left, 1 top right, 2 bottom left, 3 bottom right; the opposite of q is 3 - q."""
+HELD_OUT = (ROW + 2 * COLUMN) % 3 == 0
+"""12 cells, three in each quadrant, that never hold a door in training."""
+
+CODES = np.zeros((6, 8))
+CODES[:4, :4] = np.eye(4)
+CODES[:, 4:6] = np.eye(2)[(np.arange(6) == PICK).astype(int)]
+CODES[:, 6:8] = np.eye(2)[(np.arange(6) == OPEN).astype(int)]
+
+
+def distance(a: Any, b: Any) -> Any:
+    """Steps between two cells: nothing blocks the way."""
+    return abs(ROW[a] - ROW[b]) + abs(COLUMN[a] - COLUMN[b])
+
+
+@dataclass(frozen=True)
+class Layout:
+    agent: int
+    key: int
+    doors: tuple[int, ...]
+    u_c: int
+    """the quadrant that the hidden confounder chose for the key"""
+
+    @property
+    def fewest_steps(self) -> int:
+        """To the key, pick, through the doors in the better order, opening each."""
+        legs = [distance(self.agent, self.key)]
+        if len(self.doors) == 1:
+            legs.append(distance(self.key, self.doors[0]))
+        else:
+            first, second = self.doors
+            legs += [min(distance(self.key, first), distance(self.key, second)), distance(first, second)]
+        return int(sum(legs)) + 1 + len(self.doors)
+
+
+@lru_cache(maxsize=100_000)
+def draw_layout(seed: int, split: str) -> Layout:
+    """The scene of a seed, solvable within the horizon.
+
+    ======== ===== =========================== ====================
+    split    doors door quadrant               door cells
+    ======== ===== =========================== ====================
+    I        1     opposite the key's          24 training cells
+    O        2     never opposite the key's    all 36
+    O-law    1     never opposite the key's    24 training cells
+    O-doors  2     opposite the key's          24 training cells
+    O-cells  1     opposite the key's          12 held-out cells
+    ======== ===== =========================== ====================
+    """
+    rng = stream(seed, "unlock", "layout")
+    doors = 2 if split in ("O", "O-doors") else 1
+    lawful = split in ("I", "O-doors", "O-cells")
+    cells = {"O": np.ones(CELLS, bool), "O-cells": HELD_OUT}.get(split, ~HELD_OUT)
+    while True:
+        u = int(rng.integers(4))
+        key = int(rng.choice(np.flatnonzero(u == QUADRANT)))
+        allowed = cells & ((3 - u == QUADRANT) == lawful)
+        allowed[key] = False
+        door = rng.choice(np.flatnonzero(allowed), doors, replace=False)
+        free = np.setdiff1d(np.arange(CELLS), [key, *door])
+        layout = Layout(int(rng.choice(free)), key, tuple(int(d) for d in door), u)
+        if layout.fewest_steps <= HORIZON:
+            return layout
+
+
+def draw_u_pi(seed: int) -> float:
+    """Uniform on [0, 1]; a behaviour with coverage q tries the door first when it is below q."""
+    return float(stream(seed, "unlock", "u_pi").random())
+
+
+def draw_cues(seed: int, layout: Layout, spurious: int, split: str) -> np.ndarray:
+    """Floor cues: even ones tell the key's quadrant, odd ones the door's."""
+    signals = (layout.u_c, 3 - layout.u_c)
+    return spurious_channels.categorical_channels(seed, spurious, signals, 4, split)
+
+
+class _WalkOver:
+    """Keys lie on the floor and doors are hatches in it: the agent can stand on both."""
+
+    def can_overlap(self) -> bool:
+        return True
+
+
+class FloorKey(_WalkOver, Key):
+    pass
+
+
+class FloorDoor(_WalkOver, Door):
+    pass
+
+
+class Room(MiniGridEnv):
+    """minigrid's engine, with pick-up and toggle turned to the agent's own cell."""
+
+    def __init__(self) -> None:
+        self._here = False
+        self.carrying: Any
+        mission = MissionSpace(lambda: "fetch the key and open every door")
+        super().__init__(mission, grid_size=SIDE + 2, max_steps=10**9, see_through_walls=True, highlight=False)
+
+    @property
+    def front_pos(self):
+        return np.asarray(self.agent_pos) if self._here else super().front_pos
+
+    def _gen_grid(self, width: int, height: int) -> None:
+        self.grid = Grid(width, height)
+        self.grid.wall_rect(0, 0, width, height)
+        self.agent_pos, self.agent_dir = (1, 1), 0
+
+    def gen_obs(self) -> dict:
+        return {}  # the agent's field of view is not used, and costs most of minigrid's step
+
+    def object_at(self, cell: int):
+        return self.grid.get(int(COLUMN[cell]) + 1, int(ROW[cell]) + 1)
+
+    def put(self, cell: int, thing: Any) -> None:
+        self.grid.set(int(COLUMN[cell]) + 1, int(ROW[cell]) + 1, thing)
+
+    @property
+    def agent_cell(self) -> int:
+        return (int(self.agent_pos[1]) - 1) * SIDE + int(self.agent_pos[0]) - 1
+
+    @agent_cell.setter
+    def agent_cell(self, cell: int) -> None:
+        self.agent_pos = (int(COLUMN[cell]) + 1, int(ROW[cell]) + 1)
+
+    def move(self, direction: int) -> None:
+        self.agent_dir = (3, 1, 2, 0)[direction]  # minigrid counts right, down, left, up
+        self.step(self.actions.forward)
+
+    def on_own_cell(self, action: Any) -> None:
+        self._here = True
+        try:
+            self.step(action)
+        finally:
+            self._here = False
+
+
+class Unlock(World):
+    """``gymnasium.make("because/Unlock-v0", split="I")``"""
+
+    name: ClassVar[str] = "unlock"
+    horizon: ClassVar[int] = HORIZON
+    splits: ClassVar[tuple[str, ...]] = ("I", "O", "O-law", "O-doors", "O-cells")
+    room: Room
+    _cues: np.ndarray
+
+    @classmethod
+    def make_factors(cls, spurious: int) -> FactorSpec:
+        state = pack(
+            ("agent", CELLS, "categorical", "cells"),
+            ("key", CELLS, "categorical", "cells", True),
+            ("door", CELLS, "binary", "cells"),
+            ("has_key", 2, "categorical", "flag"),
+        )
+        action = pack(
+            ("move", 4, "categorical", "move", True),
+            ("pick", 2, "categorical", "switch"),
+            ("open", 2, "categorical", "switch"),
+        )
+        goal = (GoalFactor("doors_left", 0, CELLS, "binary", "cells", of="door", relation="equal"),)
+        codes = tuple(tuple(float(x) for x in row) for row in CODES)
+        return FactorSpec(spurious_channels.extend(state, "cue", spurious, 4), action, goal, codes)
+
+    @classmethod
+    def state_bounds(cls, spurious: int) -> tuple[np.ndarray, np.ndarray]:
+        size = cls.make_factors(spurious).state_size
+        return np.zeros(size), np.ones(size)
+
+    @classmethod
+    def goal_bounds(cls) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(CELLS), np.ones(CELLS)
+
+    @classmethod
+    def make_action_space(cls) -> spaces.Space:
+        return spaces.Discrete(6)
+
+    @classmethod
+    def make_true_graph(cls, spurious: int) -> Graph:
+        parents: dict[str, tuple[str, ...]] = {
+            "agent": ("agent", "move"),
+            "key": ("agent", "key", "pick"),
+            "door": ("agent", "door", "has_key", "open"),
+            "has_key": ("agent", "key", "has_key", "pick"),
+        }
+        cues: dict[str, tuple[str, ...]] = {cue: (cue,) for cue in spurious_channels.names("cue", spurious)}
+        return Graph.from_parents(cls.make_factors(spurious).inputs, parents | cues)
+
+    # The simulator -----------------------------------------------------------------------------------
+    def _place(self, seed: int) -> None:
+        layout = draw_layout(seed, self.split)
+        self.room = Room() if not hasattr(self, "room") else self.room
+        self.room.reset()
+        self.room.agent_cell = layout.agent
+        self.room.put(layout.key, FloorKey("yellow"))
+        for door in layout.doors:
+            self.room.put(door, FloorDoor("yellow", is_locked=True))
+        self._cues = draw_cues(seed, layout, self.spurious, self.split)
+        self._hidden = {"u_c": layout.u_c, "u_pi": draw_u_pi(seed), "fewest_steps": layout.fewest_steps}
+
+    def _advance(self, columns: np.ndarray) -> None:
+        move, pick, open_ = columns[:4], columns[5], columns[7]
+        below, held = self.room.object_at(self.room.agent_cell), self.room.carrying
+        if pick and isinstance(below, Key):
+            self.room.carrying = None  # minigrid carries one thing: a key picked now replaces one in hand
+            self.room.on_own_cell(self.room.actions.pickup)
+        if open_ and isinstance(below, Door) and below.is_locked:
+            # A key picked in this very step does not yet open: the lock sees the hand as it was.
+            now, self.room.carrying = self.room.carrying, held
+            self.room.on_own_cell(self.room.actions.toggle)
+            self.room.carrying = now
+        if move.any():
+            self.room.move(int(move.argmax()))
+
+    def exact_state(self) -> np.ndarray:
+        state = np.zeros(3 * CELLS + 2)
+        state[self.room.agent_cell] = 1
+        for cell in range(CELLS):
+            thing = self.room.object_at(cell)
+            if isinstance(thing, Key):
+                state[CELLS + cell] = 1
+            elif isinstance(thing, Door) and thing.is_locked:
+                state[2 * CELLS + cell] = 1
+        state[3 * CELLS + int(self.room.carrying is not None)] = 1
+        return np.concatenate([state, self._cues])
+
+    def exact_goal(self) -> np.ndarray:
+        return np.zeros(CELLS)
+
+    def hidden(self) -> Hidden:
+        return dict(self._hidden)
+
+    def snapshot(self) -> Any:
+        objects = [self.room.object_at(cell) for cell in range(CELLS)]
+        locked = [isinstance(thing, Door) and thing.is_locked for thing in objects]
+        return objects, locked, self.room.agent_cell, self.room.agent_dir, self.room.carrying, self._cues.copy()
+
+    def restore(self, snapshot: Any) -> None:
+        objects, locked, agent, direction, carrying, cues = snapshot
+        for cell, (thing, lock) in enumerate(zip(objects, locked, strict=True)):
+            self.room.put(cell, thing)
+            if isinstance(thing, Door):
+                thing.is_locked, thing.is_open = lock, not lock
+        self.room.agent_cell, self.room.agent_dir = agent, direction
+        self.room.carrying, self._cues = carrying, cues.copy()
+
+    def intervene(self, factor: str, value: np.ndarray) -> None:
+        value = np.asarray(value, float)
+        if factor == "agent":
+            self.room.agent_cell = int(value.argmax())
+        elif factor == "has_key":
+            self.room.carrying = FloorKey("yellow") if value[1] else None
+        elif factor in ("key", "door"):
+            kind, other = (Key, Door) if factor == "key" else (Door, Key)
+            cells = [int(cell) for cell in np.flatnonzero(value)]
+            if any(isinstance(self.room.object_at(cell), other) for cell in cells):
+                raise BecauseError(
+                    f"Cannot put the {factor} on a cell that holds another thing.",
+                    need="a free cell (minigrid holds one thing per cell).",
+                    fix="choose another value.",
+                )
+            for cell in range(CELLS):
+                if isinstance(self.room.object_at(cell), kind):
+                    self.room.put(cell, None)
+            for cell in cells:
+                self.room.put(cell, FloorKey("yellow") if kind is Key else FloorDoor("yellow", is_locked=True))
+        else:
+            start = self.factors[factor].start - (3 * CELLS + 2)
+            self._cues[start : start + 4] = value
+
+    def picture(self) -> np.ndarray:
+        frame = self.room.get_frame(highlight=False, tile_size=48)
+        state = self.exact_state()
+        left = int(state[2 * CELLS : 3 * CELLS].sum())
+        key = "in hand" if state[-1 - len(self._cues)] else "on the floor"
+        return caption(frame, f"step {self._steps}/{HORIZON}   key {key}   doors left {left}")

@@ -1,0 +1,228 @@
+"""Results side by side: one table of a sweep's cells, and two sets of results against each other."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from because_rl.errors import BecauseError
+from because_rl.experiments.grid.cells import find
+from because_rl.experiments.grid.runner import Job, cell_file
+from because_rl.io import read_json, write_json, write_text
+from because_rl.statistics import (
+    Alternative,
+    holm,
+    iqm_interval,
+    mean,
+    paired_by_layout,
+    probability_of_improvement,
+    welch,
+)
+
+TABLE = "table.json"
+COLUMNS = ("method", "task", "dataset", "split", "episodes", "success", "low95", "high95", "steps", "seeds", "per_seed")
+
+
+# The table of a sweep ----------------------------------------------------------------------------------
+
+
+def write_table(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> list[dict[str, Any]]:
+    """``table.json`` and ``table.csv`` of the finished cells: the same cells give the same bytes.
+
+    `any_code`: where there is none, one that another version of the source computed.
+    """
+    groups: dict[tuple[str, str, str], list[tuple[str, dict[str, Any]]]] = {}
+    for _, cell in sorted(find(jobs, folder, any_code).items()):
+        groups.setdefault((cell["label"], cell["dataset"], cell["split"]), []).append((cell["file"], cell))
+    rows = [_row(label, cells) for (label, _, _), cells in sorted(groups.items())]
+    write_json(folder / TABLE, {"rows": rows})
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    for row in rows:
+        lines.writerow(" ".join(map(str, row[c])) if isinstance(row[c], list) else row[c] for c in COLUMNS)
+    write_text(folder / "table.csv", text.getvalue())
+    return rows
+
+
+def _row(label: str, cells: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """One line of the table, of one cell or of several that share the seeds among them."""
+    first = cells[0][1]
+    runs = sorted((seed, rate) for _, cell in cells for seed, rate in zip(cell["seeds"], cell["per_seed"], strict=True))
+    solved = [(cell["steps"], sum(cell["per_seed"])) for _, cell in cells if cell["steps"] is not None]
+    told = mean([rate for _, rate in runs])
+    return {
+        "method": label,
+        "task": task_name(first["dataset"], first["split"]),
+        "world": first["recipe"]["world"],
+        "policy": first["recipe"]["behaviour"],
+        **{name: first[name] for name in ("dataset", "split", "spurious", "episodes")},
+        "seeds": [seed for seed, _ in runs],
+        "per_seed": [rate for _, rate in runs],
+        "success": told.value,
+        "low95": max(told.low, 0.0),
+        "high95": min(told.high, 1.0),
+        "steps": sum(steps * n for steps, n in solved) / sum(n for _, n in solved) if solved else None,
+        "cells": [key for key, _ in cells],
+    }
+
+
+def task_name(dataset: str, split: str) -> str:
+    """
+    >>> task_name("because/unlock-medium-x4-v0", "O")
+    'unlock-O-medium-x4'
+    """
+    world, _, rest = dataset.removeprefix("because/").removesuffix("-v0").partition("-")
+    return f"{world}-{split}-{rest}" if rest else f"{world}-{split}"
+
+
+# Two sets of results -----------------------------------------------------------------------------------
+
+
+class Runs(NamedTuple):
+    """Of one method on one task."""
+
+    per_seed: Sequence[float]
+    outcomes: Sequence[str] | None = None
+    """of each seed, '1' or '0' for each scene; the scenes are the same for all methods"""
+
+
+def compare(
+    a: Mapping[str, Runs], b: Mapping[str, Runs], alternative: Alternative = "greater", seed: int = 0
+) -> dict[str, Any]:
+    """Is `a` better than `b`, task by task (those that both have) and over all?
+
+    Welch's t-test over seeds and, where outcomes are known, a t-test over scenes, paired; each with Holm's adjustment
+    over the tasks. Over all: interquartile means and the probability of improvement, with bootstrap intervals.
+    """
+    tasks = sorted(set(a) & set(b))
+    if not tasks:
+        raise BecauseError(
+            f"The results have no task in common: {_some(a)} here and {_some(b)} there.",
+            need="results on the same tasks.",
+            fix="name the method where results hold several: RESULTS:METHOD.",
+        )
+    rows = [_compare_task(task, a[task], b[task], alternative) for task in tasks]
+    for name in ("p", "paired_p"):
+        known = [row for row in rows if row[name] is not None]
+        for row, adjusted in zip(known, holm([row[name] for row in known]), strict=True):
+            row[f"{name}_holm"] = adjusted
+    first, second = ([runs[task].per_seed for task in tasks] for runs in (a, b))
+    return {
+        "alternative": alternative,
+        "rows": rows,
+        "overall": {
+            **{name: float(np.mean([row[name] for row in rows])) for name in ("a", "b", "difference")},
+            "iqm_a": iqm_interval(first, seed)._asdict(),
+            "iqm_b": iqm_interval(second, seed)._asdict(),
+            "probability_of_improvement": probability_of_improvement(first, second, seed)._asdict(),
+            "tasks": len(tasks),
+            "higher": sum(row["difference"] > 0 for row in rows),
+            "significant": sum((row["p_holm"] if row["p_holm"] is not None else 1) <= 0.05 for row in rows),
+        },
+        "only_a": sorted(set(a) - set(b)),
+        "only_b": sorted(set(b) - set(a)),
+    }
+
+
+def _compare_task(task: str, a: Runs, b: Runs, alternative: Alternative) -> dict[str, Any]:
+    row: dict[str, Any] = {"task": task, "a": mean(a.per_seed).value, "b": mean(b.per_seed).value}
+    row |= {"difference": row["a"] - row["b"], "seeds": [len(a.per_seed), len(b.per_seed)]}
+    row |= dict.fromkeys(
+        ("low95", "high95", "p", "p_holm", "paired_low95", "paired_high95", "paired_p", "paired_p_holm")
+    )
+    if min(row["seeds"]) > 1:
+        found = welch(a.per_seed, b.per_seed, alternative)
+        row |= {"low95": found.low, "high95": found.high, "p": found.p}
+    if a.outcomes and b.outcomes and min(len(a.outcomes[0]), len(b.outcomes[0])) > 1:
+        found = paired_by_layout(_bits(a.outcomes), _bits(b.outcomes), alternative)
+        row |= {"paired_low95": found.low, "paired_high95": found.high, "paired_p": found.p}
+    return row
+
+
+def _bits(outcomes: Sequence[str]) -> np.ndarray:
+    return np.array([[solved == "1" for solved in seed] for seed in outcomes])
+
+
+def read_results(source: str | Path) -> dict[str, Runs]:
+    """Task -> runs, from a sweep's folder, a table, a run's folder or one evaluation; RESULTS:METHOD for one of many.
+
+    A table is ``{"rows": [{"task": ..., "per_seed": [...]}, ...]}``, where 'method' and 'outcomes' are optional.
+    Results of several methods are kept apart as 'task (method)'.
+    """
+    path, method = Path(source), ""
+    if not path.exists() and ":" in str(source):
+        path, method = (kind(part) for kind, part in zip((Path, str), str(source).rsplit(":", 1), strict=True))
+    rows = [row for row in _rows(path) if not method or row.get("method") == method]
+    methods = sorted({str(row.get("method", "")) for row in rows})
+    if not rows:
+        raise BecauseError(
+            f"There are no results{f' of {method}' if method else ''} in {path}.",
+            need="finished cells or evaluations.",
+            fix="make them with 'because sweep' or 'because evaluate'.",
+        )
+    found: dict[str, Runs] = {}
+    for row in rows:
+        task = _task(row, path)
+        name = f"{task} ({row.get('method', '')})" if len(methods) > 1 else task
+        if name in found:
+            raise BecauseError(f"{path} has {name} twice.", need="each task once.", fix="remove one of the two.")
+        found[name] = Runs(*_checked(row, name, path))
+    return found
+
+
+def _rows(path: Path) -> Iterable[dict[str, Any]]:
+    if path.is_dir():
+        files = [path / TABLE] if (path / TABLE).exists() else sorted(path.glob("evaluation-*.json"))
+    else:
+        files = [path] if path.is_file() else []
+    for file in files:
+        told = read_json(file)
+        rows = told["rows"] if isinstance(told, dict) and isinstance(told.get("rows"), list) else [told]
+        for row in rows:
+            if not isinstance(row, dict):
+                raise _unusable(file, "a row that is not an object")
+            keys = row.get("cells")
+            cells = [cell_file(file.parent, str(key)) for key in keys] if isinstance(keys, list) else []
+            if cells and all(cell.exists() for cell in cells):
+                outcomes = [seed for cell in cells for seed in read_json(cell).get("outcomes", ())]
+                row = {"outcomes": outcomes} | row
+            yield row
+
+
+def _task(row: Mapping[str, Any], path: Path) -> str:
+    if "task" in row:
+        return str(row["task"])
+    if "dataset" in row and "split" in row:
+        return task_name(str(row["dataset"]), str(row["split"]))
+    raise _unusable(path, "a row without 'task'")
+
+
+def _checked(row: Mapping[str, Any], name: str, path: Path) -> tuple[list[float], list[str] | None]:
+    rates, outcomes = row.get("per_seed"), row.get("outcomes") or None
+    if not isinstance(rates, list) or not rates or not all(isinstance(rate, int | float) for rate in rates):
+        raise _unusable(path, f"{name} without numbers in 'per_seed'")
+    if outcomes is not None:
+        sound = isinstance(outcomes, list) and all(
+            isinstance(o, str) and o and not set(o) - {"0", "1"} for o in outcomes
+        )
+        if not sound or len({len(o) for o in outcomes}) != 1:
+            raise _unusable(path, f"{name} with outcomes that are no strings of 0 and 1, all of one length")
+    return rates, outcomes
+
+
+def _unusable(path: Path, what: str) -> BecauseError:
+    return BecauseError(
+        f"{path} has {what}.",
+        need='{"rows": [{"task": "unlock-O-medium", "per_seed": [0.9, 0.8]}]}, or what our commands write.',
+        fix="correct the file.",
+    )
+
+
+def _some(runs: Mapping[str, Runs]) -> str:
+    return ", ".join(sorted(runs)[:3]) + (", ..." if len(runs) > 3 else "")

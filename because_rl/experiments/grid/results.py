@@ -1,0 +1,95 @@
+"""A sweep's cells as results: of each method and task, and the method in focus against the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from because_rl.envs.tasks import SPLITS
+from because_rl.errors import BecauseError
+from because_rl.experiments.grid.compare import TABLE, Runs, compare, task_name
+from because_rl.experiments.grid.runner import cell_file
+from because_rl.io import read_json
+from because_rl.report.grid_data import Grid, Rate, Result
+from because_rl.statistics import holm, mean, welch
+
+
+def read_results(folder: Path) -> tuple[list[Result], int]:
+    """Of each method and task, and how many cells are left over.
+
+    The table says which cells belong together. Of those that it does not name, the newest of each method, task and
+    seed count where the table has nothing: a sweep that still runs has no table yet.
+    """
+    named = read_json(folder / TABLE)["rows"] if (folder / TABLE).exists() else []
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    seen: set[str] = set()
+    for row in named:
+        keys = [key for key in row["cells"] if cell_file(folder, key).exists()]
+        if keys:
+            groups[row["method"], row["task"]] = [_cell(folder, key) for key in keys]
+            seen.update(keys)
+    fixed = set(groups)
+    rest = [_cell(folder, file.stem) for file in sorted((folder / "cells").glob("*.json")) if file.stem not in seen]
+    rest = [cell for cell in rest if "measure" not in cell]  # others are of the paper's figures
+    unused = 0
+    for cell in sorted(rest, key=lambda cell: cell["provenance"]["when"], reverse=True):
+        key = cell["label"], task_name(cell["dataset"], cell["split"])
+        known = {seed for other in groups.get(key, ()) for seed in other["seeds"]}
+        if key in fixed or known & set(cell["seeds"]):
+            unused += 1
+        else:
+            groups.setdefault(key, []).append(cell)
+    if not groups:
+        raise BecauseError(
+            f"There are no finished cells in {folder}.",
+            need="results of a sweep.",
+            fix=f"run 'because sweep paper -o {folder}' first.",
+        )
+    return [_result(method, task, cells) for (method, task), cells in sorted(groups.items())], unused
+
+
+def _cell(folder: Path, key: str) -> dict[str, Any]:
+    return {"key": key} | read_json(cell_file(folder, key))
+
+
+def _result(method: str, task: str, cells: list[dict[str, Any]]) -> Result:
+    first = cells[0]
+    per_seed = [rate for cell in cells for rate in cell["per_seed"]]
+    value, low, high = mean(per_seed)
+    return Result(
+        method,
+        task,
+        first["recipe"]["world"],
+        first["split"],
+        first["recipe"]["behaviour"],
+        first["dataset"],
+        first["spurious"],
+        Rate(value, max(low, 0.0), min(high, 1.0)),
+        per_seed,
+        [seed for cell in cells for seed in cell.get("outcomes", ())],
+        [cell["one_step"] for cell in cells if "one_step" in cell],
+        cells,
+    )
+
+
+def comparisons(grid: Grid, advance: Callable[[], None]) -> dict[str, dict[str, Any]]:
+    """The focus against every other method, on the main splits; 'worse' counts tasks where the other is better."""
+    found: dict[str, dict[str, Any]] = {}
+    focus = _runs(grid, grid.focus)
+    for method in grid.methods:
+        other = _runs(grid, method)
+        if method != grid.focus and set(focus) & set(other):
+            found[method] = compare(focus, other)
+            tested = [row for row in found[method]["rows"] if row["p"] is not None]
+            worse = holm([welch(focus[r["task"]].per_seed, other[r["task"]].per_seed, "less").p for r in tested])
+            for row, p in zip(tested, worse, strict=True):
+                row["p_holm_worse"] = p
+            found[method]["overall"]["worse"] = sum(p <= 0.05 for p in worse)
+        advance()
+    return found
+
+
+def _runs(grid: Grid, method: str) -> dict[str, Runs]:
+    mine = [r for r in grid.results if r.method == method and r.split in SPLITS]
+    return {r.task: Runs(r.per_seed, r.outcomes or None) for r in mine}

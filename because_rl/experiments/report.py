@@ -1,0 +1,218 @@
+"""The report of a whole grid: from the folder of a sweep to one page that needs nothing else.
+
+Beside ``cells/`` and ``table.json``, which `because sweep` writes, the page shows what else lies in the folder:
+``oracle.json``, ``datasets.json`` (or ``worlds/datasets.json``), ``graphs/``, ``runs/``, ``pictures/``, and cells
+of energy maps. What is missing is said on the page, with the command that makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from because_rl.envs.tasks import WORLDS
+from because_rl.evaluation.rollout import layouts
+from because_rl.experiments.grid.compare import TABLE
+from because_rl.experiments.grid.results import comparisons, read_results
+from because_rl.experiments.paper.energy_maps import MEASURE, maps_of
+from because_rl.experiments.paper.numbers import reported
+from because_rl.io import read_json
+from because_rl.report.grid_data import Curves, Failure, Film, Grid, Maps, Rate, Result
+from because_rl.report.grid_page import write_grid_page
+from because_rl.report.scenes import Scenes
+from because_rl.runs.train import METRICS, RUN
+
+FAILURES = 3
+"""Scenes in the gallery of a task."""
+SECONDS = 15.0
+"""To spend on new pictures, unless told otherwise."""
+
+Report = Callable[[int, int], None]
+
+
+def is_grid(folder: Path) -> bool:
+    return (folder / "cells").is_dir()
+
+
+def report_grid(
+    folder: Path,
+    output: Path,
+    oracle: Path | None = None,
+    seconds: float = SECONDS,
+    report: Report = lambda done, total: None,
+) -> dict[str, Any]:
+    """Write the page; returns where it is, its size, the seconds it took and what is missing on it."""
+    begin = time.monotonic()
+    results, unused = read_results(folder)
+    grid = Grid(folder.resolve().name, results)
+    missing: list[tuple[str, str]] = []
+    if unused:
+        what = f"{unused} cells of other settings or source code than those of {TABLE}"
+        missing.append((what, f"because sweep SPEC -o {grid.name}"))
+    films = {key for task in grid.tasks for key in _films_of(grid, task)}
+    steps = len(grid.methods) + len(films) + len(grid.tasks)
+    done = count(1)
+    report(0, steps)
+    grid = replace(grid, comparisons=comparisons(grid, lambda: report(next(done), steps)))
+    grid = replace(grid, **_pictures(grid, folder / "pictures", seconds, missing, lambda: report(next(done), steps)))
+    told = replace(
+        grid,
+        paper=_paper(results),
+        oracle=_oracle(oracle or folder / "oracle.json", missing),
+        behaviour=_behaviour(folder, missing),
+        graphs=_graphs(folder, grid, missing),
+        curves=_curves(folder, missing),
+        maps=_maps(folder, missing),
+        missing=missing,
+    )
+    page = write_grid_page(output, told)
+    return {
+        "page": str(page),
+        "megabytes": round(page.stat().st_size / 1e6, 2),
+        "seconds": round(time.monotonic() - begin, 2),
+        "methods": grid.methods,
+        "tasks": grid.tasks,
+        "cells": sum(len(r.cells) for r in results),
+        "missing": [{"what": what, "command": command} for what, command in missing],
+    }
+
+
+# What lies beside them ---------------------------------------------------------------------------------
+
+
+def _oracle(file: Path, missing: list[tuple[str, str]]) -> dict[tuple[str, str], Rate]:
+    if not file.exists():
+        missing.append(("the oracle planner, a ceiling for all methods", f"because oracle -o {_near(file)}"))
+        return {}
+    return {
+        (row["world"], row["split"]): Rate(row["success"], row["low95"], row["high95"])
+        for row in read_json(file)["rows"]
+    }
+
+
+def _behaviour(folder: Path, missing: list[tuple[str, str]]) -> dict[str, Rate]:
+    for file in (folder / "datasets.json", folder / "worlds" / "datasets.json"):
+        if file.exists():
+            rows = [row for row in read_json(file)["rows"] if row.get("success_ci95")]
+            return {row["dataset"]: Rate(row["success_rate"], *row["success_ci95"]) for row in rows}
+    missing.append(
+        ("success of the policies that logged the data", f"because datasets -o {_near(folder)}/datasets.json")
+    )
+    return {}
+
+
+def _paper(results: Sequence[Result]) -> dict[tuple[str, str], Rate]:
+    """(method, task) -> what the paper's tables say; `because-paper` is the paper's BECAUSE too."""
+    found = {}
+    for r in results:
+        method = "because" if r.method == "because-paper" else r.method
+        told = reported("overall", method, r.task) or reported("ablation", method, r.task)
+        if told is not None:
+            mean, half = told.mean / 100, (told.half or 0.0) / 100
+            found[r.method, r.task] = Rate(mean, max(mean - half, 0.0), min(mean + half, 1.0))
+    return found
+
+
+def _graphs(folder: Path, grid: Grid, missing: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    found = {}
+    for file in sorted([*(folder / "graphs").glob("*.json"), *(folder / "graphs").glob("*/graph.json")]):
+        graph = read_json(file)
+        if isinstance(graph, dict) and {"dataset", "inputs", "targets", "edges"} <= set(graph):
+            found[graph["dataset"]] = graph
+    for dataset in grid.datasets:
+        if dataset not in found:
+            name = dataset.removeprefix("because/").removesuffix("-v0")
+            command = f"because discover {name} --batches 10 -o {_near(folder)}/graphs/{name}"
+            missing.append((f"the causal graph of {name}", command))
+    return [found[dataset] for dataset in sorted(found)]
+
+
+def _curves(folder: Path, missing: list[tuple[str, str]], most: int = 200) -> list[Curves]:
+    """At most `most` points of each line."""
+    found = []
+    for file in sorted((folder / "runs").glob(f"*/{METRICS}")):
+        run = read_json(file.parent / RUN)
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        stages = {}
+        for stage in dict.fromkeys(line["stage"] for line in lines):
+            rows = [line for line in lines if line["stage"] == stage and "loss" in line]
+            rows = [rows[n] for n in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int))]
+            stages[stage] = [row["step"] for row in rows], [np.atleast_1d(row["loss"]).tolist() for row in rows]
+        found.append(Curves(run["method"], run["dataset"], stages))
+    if not found:
+        near = _near(folder)
+        missing.append(("learning curves", f"because sweep SPEC -o {near} --work {near}/runs --keep-runs"))
+    return found
+
+
+def _maps(folder: Path, missing: list[tuple[str, str]]) -> list[Maps]:
+    found = maps_of(read_json(file) for file in sorted((folder / "cells").glob(f"*-{MEASURE}-*.json")))
+    if not found:
+        missing.append(("energy maps", f"because paper fig-energy --results {_near(folder)}"))
+    return found
+
+
+def _near(path: Path) -> str:
+    """As a command names it, from the folder that the results lie in."""
+    return path.name if path.suffix != ".json" else f"{path.parent.name}/{path.name}"
+
+
+# Pictures ----------------------------------------------------------------------------------------------
+
+
+def _pictures(
+    grid: Grid, folder: Path, seconds: float, missing: list[tuple[str, str]], advance: Callable[[], None]
+) -> dict[str, Any]:
+    """Films of each task and the scenes that the focus failed most; what helps most people comes first."""
+    scenes = Scenes(folder, seconds)
+    films: dict[tuple[str, str, str, int], Film] = {}
+    failures: dict[str, list[Failure]] = {}
+    wanted = dict.fromkeys(_films_of(grid, task)[k] for k in (1, 0) for task in grid.tasks)
+    try:
+        for key in sorted(wanted, key=lambda key: WORLDS[key[0]].slow):
+            world, split, behaviour, spurious = key
+            picture = scenes.film(world, split, behaviour, layouts(world, split, 1)[0], spurious)
+            if picture is not None:
+                where = "under the law of the data" if split == "I" else "with that law broken"
+                end = "reaches the goal" if picture.reached else "does not reach the goal"
+                films[key] = Film(f"The {behaviour} policy, {where}: {end}.", picture)
+            advance()
+        for task in grid.tasks:
+            result = grid.result(grid.focus, task)
+            if result is not None:
+                failures[task] = _failures(result, scenes)
+            advance()
+    finally:
+        scenes.close()
+    if scenes.left_out:
+        why = f" ({scenes.problem})" if scenes.problem else ""
+        missing.append((f"{scenes.left_out} pictures{why}", f"because report {grid.name} --pictures 600"))
+    by_task = {task: [films[key] for key in _films_of(grid, task) if key in films] for task in grid.tasks}
+    return {"films": by_task, "failures": failures}
+
+
+def _films_of(grid: Grid, task: str) -> list[tuple[str, str, str, int]]:
+    """(world, split, behaviour, spurious): what was logged, and what the expert does in the split to be solved."""
+    r = grid.one(task)
+    return [(r.world, "I", r.policy, r.spurious), (r.world, r.split, "expert", r.spurious)]
+
+
+def _failures(result: Result, scenes: Scenes) -> list[Failure]:
+    """The scenes that fewest seeds solved."""
+    solved = result.solved
+    places = layouts(result.world, result.split, max(len(solved), 1))
+    worst = [k for k in np.argsort(solved, kind="stable")[:FAILURES].tolist() if solved[k] < 1]
+    found = []
+    for k in worst:
+        picture = scenes.start(result.world, result.split, places[k], result.spurious)
+        if picture is not None:
+            seeds = len(result.outcomes)
+            found.append(Failure(k, round(solved[k] * seeds), seeds, picture))
+    return found

@@ -1,0 +1,54 @@
+"""How good a fitted method is where settings may be chosen: on development scenes, and on the data that were held out.
+
+Development scenes follow the training law (split I). They come from a stream of their own, so that no dataset holds
+them and no evaluation shows them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from because_rl.envs.batch import Observation
+from because_rl.evaluation.one_step import Steps, one_step_error
+from because_rl.evaluation.rollout import roll, summarise
+from because_rl.planning.agent import PlannerAgent
+from because_rl.rng import child_seed
+from because_rl.training.method import Agent
+from because_rl.transitions import Transitions
+
+SPLIT = "I"
+MOST_ROWS = 20_000
+"""More tell no more."""
+
+
+def scenes(world: str, episodes: int) -> list[int]:
+    """
+    >>> scenes("unlock", 3) == scenes("unlock", 9)[:3]
+    True
+    """
+    return [child_seed(0, "dev", world, SPLIT, k) for k in range(episodes)]
+
+
+def develop(agent: Agent, world: str, episodes: int, spurious: int = 1, processes: int = 1) -> dict[str, Any]:
+    """Success of each seed; `outcomes` tells which scenes it solved, the same scenes for every method."""
+    seeds = len(agent.seeds)
+    agent.begin(episodes, child_seed(0, "dev act", world))
+
+    def act(observation: Observation, left: int) -> np.ndarray:
+        state, goal = (part.reshape(seeds, episodes, part.shape[1]) for part in observation)
+        action = np.asarray(agent.act(state, goal, left))
+        return action.reshape(seeds * episodes, *action.shape[2:])
+
+    outcome = roll(world, SPLIT, scenes(world, episodes), act, repeats=seeds, spurious=spurious, processes=processes)
+    each = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
+    return summarise(outcome) | {"outcomes": each}
+
+
+def held_out(agent: Agent, data: Transitions) -> dict[str, Any] | None:
+    """How wrong the model is one step ahead, on episodes of the dataset that it was not fitted to; None: no model."""
+    if not isinstance(agent, PlannerAgent):
+        return None
+    rows = np.flatnonzero(data.held_out)[:MOST_ROWS]
+    return one_step_error(agent, Steps(data.state[rows], data.action[rows], data.next_state[rows]))

@@ -1,0 +1,47 @@
+"""Put what is known of a run on a page: from its folder, its dataset and, where given, an oracle's figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from because_rl.datasets.load import load
+from because_rl.factors import FactorSpec
+from because_rl.graph import Graph
+from because_rl.io import read_arrays, read_json
+from because_rl.report.run_page import write_page
+from because_rl.runs.train import METRICS, read_run
+from because_rl.statistics import wilson
+
+
+def report_run(folder: Path, output: Path, root: Path | None = None, oracle: Path | None = None) -> dict[str, Any]:
+    """Write the page; returns where it is and the success rates on it."""
+    run = read_run(folder)
+    factors = FactorSpec.from_dict(run["factors"])
+    data = load(run["dataset"], root, factors)
+    graph = None
+    if (folder / "mask.npz").exists():
+        weights = read_arrays(folder / "mask.npz")["weights"]
+        kept = [(factors.inputs[i], factors.targets[j]) for i, j in np.argwhere(weights > 0)]
+        graph = Graph(factors.inputs, factors.targets, frozenset(kept))
+    lines = (folder / METRICS).read_text().splitlines() if (folder / METRICS).exists() else []
+    low, high = wilson(data.success_rate, data.episodes)
+    rate = data.success_rate
+    rows = [{"policy": "behaviour", "split": "I", "success": rate, "low95": float(low), "high95": float(high)}]
+    for file in sorted(folder.glob("evaluation-*.json")):
+        found = read_json(file)
+        rows.append({"policy": run["method"]} | {key: found[key] for key in ("split", "success", "low95", "high95")})
+    if oracle is not None:
+        rows += [
+            {"policy": "oracle planner"} | {key: row[key] for key in ("split", "success", "low95", "high95")}
+            for row in read_json(oracle)["rows"]
+            if row["world"] == run["world"]
+        ]
+    seeds = len(run["seeds"])
+    title = f"{run['method']} on {run['dataset']}, {seeds} seed{'s' if seeds > 1 else ''}"
+    told = json.dumps({"config": run["config"], "provenance": run["provenance"]}, indent=1)
+    page = write_page(output, title, graph, [json.loads(line) for line in lines], rows, told)
+    return {"page": str(page), "success": rows}

@@ -1,0 +1,35 @@
+"""What a method is: it learns from transitions, for several seeds at once, and then acts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from because_rl.training.run import Run
+from because_rl.transitions import Transitions
+
+
+class Agent(ABC):
+    """A fitted method with K seeds, each acting in n worlds of its own."""
+
+    seeds: tuple[int, ...]
+
+    @abstractmethod
+    def begin(self, worlds: int, seed: int) -> None:
+        """Forget earlier episodes; `seed` decides whatever acting draws at random."""
+
+    @abstractmethod
+    def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
+        """(K, n, state), (K, n, goal), steps to go -> actions: (K, n) integers, or (K, n, action) columns."""
+
+
+class Method(ABC):
+    """One file per method, its frozen Config on top; `fit` reads like the paper's algorithm."""
+
+    name: ClassVar[str]
+    config: Any
+
+    @abstractmethod
+    def fit(self, data: Transitions, run: Run) -> Agent: ...

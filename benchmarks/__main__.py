@@ -1,0 +1,239 @@
+"""``python -m benchmarks``: speed, calibration and robustness of the package, as JSON files with provenance.
+
+Benchmarks are not installed with the package: run them from a checkout.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from because_rl.cli.console import Json, Output, Root, deliver, make_table, progress_bar, run_app, setting
+
+bench = typer.Typer(
+    help="Speed, calibration and robustness of because-rl, measured on this machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@bench.command("worlds", epilog="Example: python -m benchmarks worlds -o results/worlds/speed.json")
+def bench_worlds(output: Output = None, as_json: Json = False) -> None:
+    """Steps per second of the fast worlds and of the real simulators, side by side."""
+    from benchmarks.speed.worlds import speed
+
+    with progress_bar("Speed", "worlds") as report:
+        result = speed(report)
+    rows = result["rows"]
+    deliver(result, output, as_json, make_table("Steps per second", rows, tuple(rows[0])[1:]))
+
+
+@bench.command("behaviours", epilog="Example: python -m benchmarks behaviours -o results/worlds/behaviours.json")
+def bench_behaviours(
+    episodes: Annotated[int, typer.Option(help="Episodes on the unmodified simulator, per behaviour.")] = 100,
+    many: Annotated[int, typer.Option(help="Episodes on the fast world, per behaviour.")] = 1000,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Success of the nine behaviours on the fast worlds and on the unmodified simulators, same seeds."""
+    from benchmarks.speed.worlds import agreement
+
+    with progress_bar("Behaviours", "behaviours") as report:
+        result = agreement(episodes, many, report)
+    rows = result["rows"]
+    deliver(result, output, as_json, make_table("Success of behaviours", rows, tuple(rows[0])[1:]))
+
+
+@bench.command("discovery", epilog="Example: python -m benchmarks discovery --replications 200 --test residual")
+def bench_discovery(
+    replications: Annotated[int, typer.Option(help="Data sets per test and case.")] = 200,
+    test: Annotated[list[str] | None, typer.Option(help="Tests to run; repeatable (ours and installed peers).")] = None,
+    case: Annotated[list[str] | None, typer.Option(help="Cases to run; repeatable (all that fit the test).")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run goes on.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
+    budget: Annotated[
+        float, typer.Option(help="CPU seconds after which a slow test stops in a case, with fewer data sets.")
+    ] = float("inf"),
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """How often independence tests reject true nulls (should be the level) and alternatives (should be 1)."""
+    from benchmarks.discovery.study import study
+
+    with progress_bar("Calibrating", "data sets") as report:
+        result = study(test, case, replications, seed, keep, report, workers, budget)
+    rows = [
+        {"test": r["test"], "case": r["case"], "true null": "yes" if r["null"] else "no"}
+        | {
+            level: f"{r[level]['rate']:.3f} [{r[level]['low95']:.3f}, {r[level]['high95']:.3f}]"
+            for level in ("0.05", "0.01")
+        }
+        | {"0.0001": f"{r['0.0001']['rate']:.3f}", "data sets": r["replications"], "ms": round(1000 * r["seconds"], 1)}
+        for r in result["rows"]
+    ]
+    numbers = ("0.05", "0.01", "0.0001", "data sets", "ms")
+    deliver(result, output, as_json, make_table("Share rejected, by level", rows, numbers))
+
+
+@bench.command("graphs", epilog="Example: python -m benchmarks graphs --data crash-expert --seed 11 --keep work/graphs")
+def bench_graphs(
+    keep: Annotated[Path, typer.Option(help="Folder for datasets and verdicts, from which a later run goes on.")],
+    data: Annotated[list[str] | None, typer.Option(help="Recipes, such as lift-expert; repeatable (all nine).")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Dataset seeds; repeatable (five fresh ones).")] = None,
+    spurious: Annotated[list[int] | None, typer.Option(help="Spurious levels; repeatable (1 and 8).")] = None,
+    pooled: Annotated[bool, typer.Option("--pooled", help="Also ignore hidden causes, to show what they do.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes that share the datasets.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Edge scores against the true graphs: collect fresh datasets, discover, compare."""
+    from benchmarks.discovery.scores import FRESH, scores
+
+    with progress_bar("Scoring graphs", "datasets") as report:
+        result = scores(data, seed or FRESH, spurious or (1, 8), keep, report, workers, pooled)
+    rows = [
+        {"dataset": r["dataset"], "spurious": r["spurious"], "hidden causes": "yes" if r["hidden_causes"] else "no"}
+        | {"F1": f"{r['f1']:.3f} [{r['low95']:.3f}, {r['high95']:.3f}]"}
+        | {name: f"{r[name]:.3f}" for name in ("precision", "recall", "shd")}
+        | {"from distractors": r["from_distractors"], "s": round(r["seconds"], 1)}
+        for r in result["rows"]
+    ]
+    numbers = ("F1", "precision", "recall", "shd", "from distractors", "s")
+    deliver(result, output, as_json, make_table("Edges found, against the true graph", rows, numbers))
+
+
+@bench.command("mask", epilog="Example: python -m benchmarks mask --n 2000 --n 15000 -o results/discovery/cost.json")
+def bench_mask(
+    n: Annotated[list[int] | None, typer.Option(help="Transitions; repeatable (15000).")] = None,
+    pairs: Annotated[int, typer.Option(help="Pairs to time fcit on, scaled to all 285; 0 leaves it out.")] = 6,
+    seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Seconds and memory of a whole mask on data of Lift's shape, beside fcit; with -o also a plot (SVG, PNG)."""
+    from because_rl.report.graph_figure import save
+    from benchmarks.discovery.cost import cost
+    from benchmarks.discovery.cost_figure import draw_cost
+
+    with progress_bar("Timing", "measurements") as report:
+        result = cost(n or [15_000], pairs, seed, report)
+    if output is not None:
+        for suffix in (".svg", ".png"):
+            save(draw_cost(result["rows"]), output.with_suffix(suffix))
+    shown = ("test", "n", "run", "device", "pairs", "mask_seconds", "mask_cpu_seconds", "peak_gb", "load_before")
+    rows = [{name.replace("_", " "): row[name] for name in shown} for row in result["rows"]]
+    table = make_table("Cost of a whole mask", rows, tuple(name.replace("_", " ") for name in shown[4:]))
+    deliver(result, output, as_json, table)
+
+
+@bench.command("planning", epilog="Example: python -m benchmarks planning --hidden 128 -o results/planning.json")
+def bench_planning(
+    hidden: Annotated[int, typer.Option(help="Width of the model's layers.")] = 128,
+    episodes: Annotated[int, typer.Option(help="Worlds planned for at once.")] = 16,
+    population: Annotated[int, typer.Option(help="Candidates per plan.")] = 256,
+    matmul: Annotated[int, typer.Option(help="Side of the matmul that sets the peak (GPU: 8192).")] = 2048,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Model evaluations per second of the planner, and its share of the matmul peak."""
+    from benchmarks.speed.planning import planning_speed
+
+    with progress_bar("Planning", "worlds") as report:
+        result = planning_speed(hidden, episodes=episodes, population=population, matmul=matmul, report=report)
+    rows = [{k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()} for r in result["rows"]]
+    deliver(result, output, as_json, make_table(f"Planning on {result['device']}", rows, tuple(rows[0])[1:]))
+
+
+@bench.command(
+    "training", epilog="Example: python -m benchmarks training --data unlock-medium -o results/training-speed.json"
+)
+def bench_training(
+    data: Annotated[str, typer.Option(help="A dataset id, or the path of any Minari dataset.")] = "unlock-medium",
+    method: Annotated[list[str] | None, typer.Option(help="Methods; repeatable (all).")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds trained as one program, measured beside a single one.")] = 10,
+    chunk: Annotated[int, typer.Option(help="Steps between two looks at the clock (GPU: 500).")] = 20,
+    seconds: Annotated[float, typer.Option(help="To time each stage for, once it is compiled.")] = 2.0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of all methods: 'batch=256'; repeatable.")
+    ] = None,
+    keep: Annotated[Path | None, typer.Option(help="Folder for rows, from which a later run goes on.")] = None,
+    root: Root = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Gradient steps per second of every method, beside TD3+BC of d3rlpy where that is installed."""
+    from benchmarks.speed.training import training_speed
+
+    overrides = dict(setting(text) for text in settings or ())
+    with progress_bar("Training", "measurements") as report:
+        result = training_speed(data, method or (), seeds, chunk, seconds, overrides, root, keep, report)
+    shown = {
+        "batch": "batch",
+        "parameters": "parameters",
+        "steps_per_second": "steps/s",
+        "all_seeds_steps_per_second": "of all seeds",
+        "compile_seconds": "compile s",
+        "training_seconds": "whole s",
+    }
+    rows = [
+        {"method": r["method"], "seeds": r["seeds"]}
+        | {title: f"{r[name]:,.0f}" if name in r else "" for name, title in shown.items()}
+        | {"failed": r.get("failed", "")}
+        for r in result["rows"]
+    ]
+    faster = [f"{f['than_peer']:.1f} times ({f['seeds']} seeds)" for f in result["times_faster"]]
+    title = f"Training on {result['device']}; d3rlpy: {', '.join(faster) or result['peer']}"
+    deliver(result, output, as_json, make_table(title, rows, ("seeds", *shown.values())))
+
+
+@bench.command("run", epilog="Example: python -m benchmarks run --data crash-medium -o results/cost/crash-medium.json")
+def bench_run(
+    data: Annotated[str, typer.Option(help="The id of a collected dataset.")] = "unlock-medium",
+    method: Annotated[str, typer.Option(help="The method to train.")] = "because",
+    seeds: Annotated[int, typer.Option(help="Seeds trained as one program.")] = 1,
+    episodes: Annotated[int, typer.Option(help="Episodes per split and seed.")] = 100,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method: 'batch=256'; repeatable.")
+    ] = None,
+    root: Root = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Seconds of one experiment: training and evaluation in both splits, with all that has to be compiled."""
+    from benchmarks.speed.run import run_cost
+
+    overrides = dict(setting(text) for text in settings or ())
+    with progress_bar("Timing", "commands") as report:
+        result = run_cost(data, method, seeds, episodes, overrides, root, report)
+    rows = [{k: v for k, v in row.items() if k != "success"} for row in result["rows"]]
+    deliver(result, output, as_json, make_table("Seconds of one experiment", rows, tuple(rows[0])[2:]))
+
+
+@bench.command("fuzz", epilog="Example: python -m benchmarks fuzz --inputs 20000 -o results/fuzz.json")
+def bench_fuzz(
+    inputs: Annotated[int, typer.Option(help="Damaged inputs in all.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Seed of the damage.")] = 0,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="grid, settings, factors, log, dataset, arrays or run; repeatable (all)."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Targets examined at a time.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Damage configs, factor specs, datasets and checkpoints: each must be refused with a reason, or be sound."""
+    from benchmarks.fuzz.run import fuzz
+
+    with progress_bar("Fuzzing", "inputs") as report:
+        result = fuzz(inputs, seed, target or (), report, workers)
+    rows = result["rows"]
+    deliver(result, output, as_json, make_table(f"{result['faults']} faults", rows, tuple(rows[0])[1:]))
+    if result["faults"]:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    run_app(bench, "benchmarks")

@@ -1,0 +1,235 @@
+"""Fuzzed texts: grids, settings of methods and factor specs. What is accepted must mean what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from because_rl.algorithms.registry import METHODS, make_method
+from because_rl.cli.console import setting
+from because_rl.experiments.grid.grid import jobs, read_grid
+from because_rl.factors import FactorSpec
+from because_rl.io import write_json
+from benchmarks.fuzz import mutations as damage
+from benchmarks.fuzz.mutations import Rng, pick
+
+Case = tuple[str, Callable[[], str]]
+"""(what was done to it, read it: 'accepted', or 'unprotected' where it differs and nothing could have told)"""
+
+
+class Wrong(Exception):
+    """What should have been refused was accepted."""
+
+
+# Configs -----------------------------------------------------------------------------------------------
+
+GRID = """\
+methods:
+  td3bc: {steps: 500, hidden: 16, alpha: 1e-1}
+  cautious: {method: mopo, members: 3, planner.horizon: 5, pessimism: null}
+worlds: [unlock]
+policies: [medium]
+splits: [I, O]
+subcases: false
+seeds: [0, 3]
+group: 2
+episodes: 20
+spurious: [1]
+ratios: [0.25]
+dataset_seeds: [0]
+coverages: [null, 0.5]
+set: {batch: 16}
+chunk: 100
+"""
+
+
+def grid_case(rng: Rng, base: Path, work: Path) -> Case:
+    what, text = _text(rng, GRID, "yaml")
+    (work / "grid.yaml").write_bytes(text)
+
+    def read() -> str:
+        grid = read_grid(work / "grid.yaml")
+        found = jobs(grid)
+        told = _plain(text, "yaml")
+        for key, value in told.items():
+            _same(getattr(grid, key), value, key)
+        for job in found:
+            for cell in job.cells.values():
+                _sound_numbers(cell["config"])
+        return "accepted"
+
+    return what, read
+
+
+def settings_case(rng: Rng, base: Path, work: Path) -> Case:
+    """``--set NAME=VALUE``, read as `because train` reads it before a run begins."""
+    method = pick(rng, sorted(METHODS))
+    known = _leaves(METHODS[method].config())
+    whats, texts = [], []
+    for name in rng.choice(sorted(known), int(rng.integers(1, 4)), replace=False):
+        what, tree = damage.damage_tree(rng, {str(name): known[str(name)]})
+        whats.append(what)
+        for key, value in tree.items():
+            plain = isinstance(value, str) and value != damage.NEST
+            texts.append(f"{key}={value if plain else damage.as_json(value)}")
+    if texts and rng.random() < 0.2:
+        what, raw = damage.damage_bytes(rng, texts[0].encode())
+        whats.append(what)
+        texts[0] = raw.decode(errors="replace")
+    world = pick(rng, ("unlock", "crash", "lift", None))
+
+    def read() -> str:
+        overrides = dict(setting(text) for text in texts)
+        config = make_method(method, overrides, world).config
+        write_json(work / "config.json", asdict(config))  # the first thing that a run does
+        have = _leaves(config)
+        for key, value in overrides.items():
+            if key in have:
+                _same(have[key], value, key)
+        _sound_numbers(asdict(config))
+        return "accepted"
+
+    return ", ".join(whats), read
+
+
+# Factors -----------------------------------------------------------------------------------------------
+
+FACTORS = {
+    "state": [
+        {"name": "x", "columns": 0, "type": "continuous"},
+        {"name": "on", "columns": [1, 2], "type": "binary", "kind": "lamp"},
+        {"name": "gear", "columns": [2, 5], "type": "categorical", "optional": True},
+    ],
+    "action": [{"name": "push", "columns": [0, 2], "type": "continuous"}],
+    "goal": [{"name": "far", "columns": 0, "type": "continuous", "of": "x", "relation": "at_least", "tolerance": 1e-6}],
+    "codes": [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]],
+}
+
+
+def factors_case(rng: Rng, base: Path, work: Path) -> Case:
+    style = pick(rng, ("yaml", "json"))
+    tree = {key: value for key, value in FACTORS.items() if key != "codes" or rng.random() < 0.5}
+    what, text = _text(rng, damage.as_yaml(tree) if style == "yaml" else damage.as_json(tree), style)
+    (work / f"factors.{style}").write_bytes(text)
+
+    def read() -> str:
+        spec = FactorSpec.from_file(work / f"factors.{style}")
+        told, have = _plain(text, style), spec.to_dict()
+        for group in ("state", "action", "goal"):
+            entries = [_entry(group, entry) for entry in told.get(group) or ()]
+            _same(have[group], entries, group)
+        _same(have.get("codes"), told.get("codes"), "codes")
+        if extra := set(told) - {"state", "action", "goal", "codes"}:
+            raise Wrong(f"the entry {sorted(map(str, extra))[0]!r} is ignored")
+        _sound_numbers(have)
+        return "accepted"
+
+    return what, read
+
+
+def _entry(group: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """A factor as `to_dict` writes it."""
+    columns = told["columns"]
+    out = dict(told) | {"columns": [columns, columns + 1] if isinstance(columns, int) else columns}
+    if group == "goal":
+        out = {"relation": "equal", "tolerance": 1e-6} | out
+    if out.get("kind") in ("", out["name"]):
+        del out["kind"]
+    if out.get("optional") is False:
+        del out["optional"]
+    return out
+
+
+# Shared ------------------------------------------------------------------------------------------------
+
+
+def _text(rng: Rng, text: str, style: str) -> tuple[str, bytes]:
+    """A text file damaged as a tree (up to three times), as lines or as bytes."""
+    way = rng.random()
+    if way < 0.5:
+        tree, whats = _plain(text.encode(), style), []
+        for _ in range(int(rng.integers(1, 4))):
+            what, tree = damage.damage_tree(rng, tree)
+            whats.append(what)
+        return ", ".join(whats), (damage.as_yaml(tree) if style == "yaml" else damage.as_json(tree)).encode()
+    if way < 0.8 and style == "yaml":
+        what, text = damage.damage_lines(rng, text)
+        return what, text.encode()
+    return damage.damage_bytes(rng, text.encode())
+
+
+def _plain(text: bytes, style: str) -> Any:
+    """The text as its format's plainest reader has it; a key that is there twice must have been refused."""
+    if style == "yaml":
+        _refuse_twins(yaml.compose(text, Loader=yaml.SafeLoader))
+        return yaml.safe_load(text)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise Wrong("a key is there twice")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=once)
+
+
+def _refuse_twins(node: Any) -> None:
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(keys)) < len(keys):
+            raise Wrong("a key is there twice")
+        for _, value in node.value:
+            _refuse_twins(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _refuse_twins(value)
+
+
+def _same(have: Any, told: Any, where: str) -> None:
+    """`have` is what was told; text may stand for the number or list that it spells."""
+    if isinstance(told, str) and not isinstance(have, str):
+        try:
+            told = json.loads(told)
+        except ValueError:
+            told = float(told)  # YAML has 1e-06 for text
+    if isinstance(have, dict | tuple | list) and isinstance(told, dict | tuple | list):
+        mine = have.items() if isinstance(have, dict) else enumerate(have)
+        theirs = dict(told.items() if isinstance(told, dict) else enumerate(told))
+        if isinstance(have, dict) == isinstance(told, dict) and len(have) == len(theirs):
+            for key, value in mine:
+                _same(value, theirs.get(key, Wrong), f"{where}.{key}")
+            return
+    elif isinstance(have, bool) == isinstance(told, bool) and have in (told, _as_float(told)):
+        return
+    raise Wrong(f"{where} was told {str(told)[:60]!r} and is {str(have)[:60]!r}")
+
+
+def _as_float(told: Any) -> Any:
+    return float(told) if isinstance(told, int) and abs(told) < 1e300 else told
+
+
+def _sound_numbers(tree: Any) -> None:
+    """No number that cannot be kept, and no negative count."""
+    if isinstance(tree, Mapping):
+        tree = [*tree.values()]
+    if isinstance(tree, list | tuple):
+        for value in tree:
+            _sound_numbers(value)
+    elif isinstance(tree, float) and not math.isfinite(tree):
+        raise Wrong(f"the number {tree}")
+    elif isinstance(tree, int) and tree < 0:
+        raise Wrong(f"the count {tree}")
+
+
+def _leaves(config: Any, of: str = "") -> dict[str, Any]:
+    """Settings by their whole names."""
+    out: dict[str, Any] = {}
+    for f in fields(config):
+        value = getattr(config, f.name)
+        out |= _leaves(value, f"{of}{f.name}.") if is_dataclass(value) else {of + f.name: value}
+    return out

@@ -1,0 +1,211 @@
+"""Fuzzed files of numbers: logs, datasets, checkpoints.
+
+What is accepted must be fit to learn from (logs), or be what was written (datasets and checkpoints, which carry
+checksums).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import yaml
+
+from because_rl.datasets.load import load
+from because_rl.datasets.own_dataset import adopt, fit_spec, write_dataset
+from because_rl.datasets.own_log import Log, read_log
+from because_rl.datasets.propose_factors import propose
+from because_rl.factors import FactorSpec
+from because_rl.io import arrays_sha256, read_arrays, read_json, write_arrays, write_text
+from because_rl.rng import stream
+from because_rl.runs.train import SAME, load_agent, read_run, train
+from because_rl.transitions import Transitions
+from benchmarks.fuzz import mutations as damage
+from benchmarks.fuzz.configs import Case, Wrong
+from benchmarks.fuzz.mutations import Rng, pick
+
+# Logs and datasets --------------------------------------------------------------------------------------------------
+
+
+def prepare_data(base: Path) -> None:
+    """A log in three layouts, and the Minari dataset that it becomes."""
+    rng, episodes, length = stream(0, "fuzz", "data"), 12, 5
+    n = episodes * length
+    push = rng.normal(size=(n, 1)).astype(np.float32)
+    now, after = np.zeros((n, 2), np.float32), np.zeros((n, 2), np.float32)
+    for row in range(n):
+        now[row] = after[row - 1] if row % length else (rng.normal(), 0)
+        x = now[row, 0] + 0.3 * push[row, 0]
+        after[row] = x, x > 0.5
+    last = np.arange(n) % length == length - 1
+    common = {"observations": now, "actions": push, "rewards": now[:, 0], "goals": np.ones((n, 1), np.float32)}
+    ends = {"terminations": last & (after[:, 0] >= 1), "truncations": last & (after[:, 0] < 1)}
+    with h5py.File(base / "flat.hdf5", "w") as file:
+        for name, array in (common | ends | {"next_observations": after}).items():
+            file[name] = array
+        file["observations"].attrs["names"] = ["x", "on"]
+        file["actions"].attrs["names"] = ["push"]
+    with h5py.File(base / "ids.hdf5", "w") as file:
+        for name, array in (common | {"episodes": np.repeat(np.arange(episodes), length)}).items():
+            file[name] = array
+    with h5py.File(base / "grouped.hdf5", "w") as file:
+        for k in range(episodes):
+            rows = slice(k * length, (k + 1) * length)
+            group = file.create_group(f"episode_{k}")
+            group["observations/state"] = np.concatenate([now[rows], after[rows][-1:]])
+            group["observations/goal"] = np.ones((length + 1, 1), np.float32)
+            for name in ("actions", "rewards"):
+                group[name] = common[name][rows]
+            for name, array in ends.items():
+                group[name] = array[rows]
+            group.attrs["total_steps"] = length
+    log = read_log(base / "flat.hdf5")
+    write_dataset(adopt(log, _proposed(log)), base / "dataset")
+    write_text(base / "sha256", _transitions_sha256(load(base / "dataset")))
+
+
+def log_case(rng: Rng, base: Path, work: Path) -> Case:
+    path = work / "log.hdf5"
+    shutil.copy(base / pick(rng, ("flat.hdf5", "ids.hdf5", "grouped.hdf5")), path)
+    what = _damage_hdf5_file(rng, path)
+
+    def read() -> str:
+        log = read_log(path)
+        adopted = adopt(log, _proposed(log))
+        for episode in adopted.episodes:
+            steps = len(episode["actions"])
+            if not all(np.isfinite(array).all() for array in episode.values()):
+                raise Wrong("a number is not finite")
+            if len(episode["observations"]) != steps + 1 or any(
+                len(episode[name]) != steps for name in ("rewards", "terminations", "truncations")
+            ):
+                raise Wrong("an episode's arrays do not fit together")
+        return "accepted"
+
+    return what, read
+
+
+def dataset_case(rng: Rng, base: Path, work: Path) -> Case:
+    """Read as a dataset to learn from, and as a user's log: both know its checksums."""
+    folder = work / "dataset"
+    shutil.copytree(base / "dataset", folder)
+    name = pick(rng, ("data/main_data.hdf5",) * 3 + ("data/metadata.json", "checksums.json"))
+    what = _damage_file(rng, folder / name)
+    if unprotected := rng.random() < 0.2:
+        (folder / "checksums.json").unlink(missing_ok=True)
+    reader = pick(rng, (load, read_log))
+    gone = not (folder / "checksums.json").exists()
+
+    def read() -> str:
+        found = reader(folder)
+        if isinstance(found, Log):
+            same = found.sha256 == read_log(base / "dataset").sha256
+        else:
+            same = _transitions_sha256(found) == (base / "sha256").read_text()
+        if not same and not gone:
+            raise Wrong("other data than were written")
+        return "accepted" if same else "unprotected"
+
+    return f"{name}: {what}" + " (no checksums)" * unprotected, read
+
+
+def _proposed(log: Log) -> FactorSpec:
+    return fit_spec(log, FactorSpec.from_dict(yaml.safe_load(propose(log))))
+
+
+def _transitions_sha256(found: Transitions) -> str:
+    names = ("state", "action", "next_state", "goal", "reward", "terminated", "truncated", "episode", "step")
+    return arrays_sha256({name: getattr(found, name) for name in names})
+
+
+# Checkpoints -------------------------------------------------------------------------------------------
+
+
+def prepare_arrays(base: Path) -> None:
+    rng = stream(0, "fuzz", "arrays")
+    arrays = {f"layer/{n}": rng.normal(size=(n, 3)).astype(np.float32) for n in range(1, 4)}
+    write_arrays(base / "arrays.npz", arrays | {"step": np.array([7, 7]), "flag": np.array(True), "none": np.zeros(0)})
+
+
+def arrays_case(rng: Rng, base: Path, work: Path) -> Case:
+    path = work / "arrays.npz"
+    if rng.random() < 0.7:
+        what, data = damage.damage_bytes(rng, (base / "arrays.npz").read_bytes())
+        path.write_bytes(data)
+    else:  # a sound archive of other arrays, under the old checksum
+        with np.load(base / "arrays.npz") as file:
+            arrays = {name: file[name] for name in file.files}
+        name = pick(rng, sorted(arrays))
+        what = pick(rng, ("lost", "renamed", "type", "shape", "value"))
+        old = arrays.pop(name)
+        if what == "renamed":
+            arrays[name + "_"] = old
+        elif what != "lost":
+            kinds = {"type": old.astype(np.float16), "shape": old[None]}
+            arrays[name] = kinds.get(what, old ^ True if old.dtype.kind in "bu" else old + 1)
+        np.savez(path, **arrays)
+
+    def read() -> str:
+        if arrays_sha256(read_arrays(path)) != arrays_sha256(read_arrays(base / "arrays.npz")):
+            raise Wrong("other arrays than were written")
+        return "accepted"
+
+    return what, read
+
+
+def prepare_run(base: Path) -> None:
+    prepare_data(base)
+    tiny = {"steps": 4, "hidden": 4, "batch": 4}
+    train("td3bc", base / "dataset", base, base / "run", [0, 1], tiny, chunk=4)
+
+
+def run_case(rng: Rng, base: Path, work: Path) -> Case:
+    folder = work / "run"
+    shutil.copytree(base / "run", folder)
+    name = pick(rng, ("run.json", "td3bc.npz"))
+    what = _damage_file(rng, folder / name)
+
+    def read() -> str:
+        load_agent(folder, base)
+        known, sound = read_run(folder), read_run(base / "run")
+        if arrays_sha256(read_arrays(folder / "td3bc.npz")) != arrays_sha256(read_arrays(base / "run" / "td3bc.npz")):
+            raise Wrong("other weights than were written")
+        if any(known[key] != sound[key] for key in SAME):
+            raise Wrong("another run than was written")
+        return "accepted"
+
+    return f"{name}: {what}", read
+
+
+# Damage ------------------------------------------------------------------------------------------------
+
+
+def _damage_file(rng: Rng, path: Path) -> str:
+    if rng.random() < 0.05:
+        path.unlink()
+        return "file lost"
+    if path.suffix == ".hdf5":
+        return _damage_hdf5_file(rng, path)
+    if path.suffix == ".json" and rng.random() < 0.6:
+        what, tree = damage.damage_tree(rng, read_json(path))
+        path.write_text(damage.as_json(tree))
+    else:
+        what, data = damage.damage_bytes(rng, path.read_bytes())
+        path.write_bytes(data)
+    return what
+
+
+def _damage_hdf5_file(rng: Rng, path: Path) -> str:
+    if rng.random() < 0.4:
+        what, data = damage.damage_bytes(rng, path.read_bytes())
+        path.write_bytes(data)
+        return what
+    whats = []
+    for _ in range(int(rng.integers(1, 3))):
+        try:
+            whats.append(damage.damage_hdf5(rng, path))
+        except Exception as error:  # HDF5 itself may refuse to do this after that
+            whats.append(type(error).__name__)
+    return ", ".join(whats)

@@ -1,0 +1,215 @@
+"""Fuzzing: many damaged inputs, and what became of each: ``python -m benchmarks fuzz --inputs 20000 -o fuzz.json``.
+
+Good outcomes: `refused` (with a BecauseError), `accepted` (and it holds what it must), `unprotected` (it differs from
+what was written, in a file that carries no checksum). Faults: `traceback`, `wrong` (accepted, though it should not
+be), `hang`, `crash`. Inputs are read in processes of their own: damaged HDF5 can hang or kill the C library.
+Every input is a function of seed, target and number, so that a fault is found again by its number (a run's also of
+the time and place that its run.json tells).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import shutil
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from because_rl.errors import BecauseError
+from because_rl.provenance import provenance
+from because_rl.rng import stream
+from benchmarks.fuzz import configs, data
+from benchmarks.fuzz.mutations import Rng
+
+FAULTS = ("traceback", "wrong", "hang", "crash")
+OUTCOMES = ("refused", "accepted", "unprotected", *FAULTS)
+START = 200.0
+"""Seconds for a process to start"""
+MEMORY = 4 * 2**30
+"""Bytes that reading one may take on top of the program: what promises more must be refused"""
+SHOWN = 5
+"""Faults of one kind that are told in full"""
+
+
+@dataclass(frozen=True)
+class Target:
+    case: Callable[[Rng, Path, Path], configs.Case]
+    share: float
+    """of all inputs"""
+    prepare: Callable[[Path], None] | None = None
+    """write the sound inputs"""
+    patience: float = 5.0
+    """seconds for one input, of which sound ones take milliseconds"""
+
+
+TARGETS = {
+    "grid": Target(configs.grid_case, 0.20),
+    "settings": Target(configs.settings_case, 0.24),
+    "factors": Target(configs.factors_case, 0.18),
+    "log": Target(data.log_case, 0.12, data.prepare_data),
+    "dataset": Target(data.dataset_case, 0.10, data.prepare_data),
+    "arrays": Target(data.arrays_case, 0.15, data.prepare_arrays),
+    "run": Target(data.run_case, 0.01, data.prepare_run, patience=60.0),
+}
+
+
+def fuzz(
+    inputs: int = 20_000,
+    seed: int = 0,
+    targets: Sequence[str] = (),
+    report: Callable[[int, int], None] = lambda done, total: None,
+    workers: int = 1,
+) -> dict[str, Any]:
+    """The table of outcomes by target, and the faults."""
+    if unknown := set(targets) - set(TARGETS):
+        raise BecauseError(
+            f"There is no target {min(unknown)!r}.", need=f"one of {', '.join(TARGETS)}.", fix="correct --target."
+        )
+    if inputs < 1:
+        raise BecauseError(f"Got {inputs} inputs.", need="at least 1.", fix="pass --inputs 20000.")
+    chosen = [name for name in TARGETS if name in (targets or TARGETS)]
+    whole = sum(TARGETS[name].share for name in chosen)
+    shares = {name: max(1, round(inputs * TARGETS[name].share / whole)) for name in chosen}
+    rows: list[dict[str, Any]] = []
+    faults: list[dict[str, Any]] = []
+    done = Counter[str]()
+
+    def examine(name: str) -> tuple[list[dict[str, Any]], float]:
+        begin, verdicts = time.monotonic(), []
+        for verdict in verdicts_of(name, TARGETS[name], seed, shares[name]):
+            verdicts.append(verdict)
+            done[name] += 1
+            report(done.total(), sum(shares.values()))
+        return verdicts, time.monotonic() - begin
+
+    with ThreadPoolExecutor(max(1, workers)) as pool:  # a thread only waits for its process
+        for name, (verdicts, seconds) in zip(chosen, pool.map(examine, chosen), strict=True):
+            tally = Counter(verdict["outcome"] for verdict in verdicts)
+            row = {"target": name, "inputs": len(verdicts)} | {outcome: tally[outcome] for outcome in OUTCOMES}
+            rows.append(row | {"seconds": round(seconds, 1)})
+            faults += _told(name, verdicts)
+    found = sum(row[outcome] for row in rows for outcome in FAULTS)
+    total = sum(row["inputs"] for row in rows)
+    told = {"inputs": total, "seed": seed, "faults": found, "rows": rows, "examples": faults}
+    return told | {"provenance": provenance(inputs=inputs, seed=seed, targets=chosen)}
+
+
+def _told(name: str, verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The first faults of each kind, with the number of those like them."""
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for verdict in verdicts:
+        if verdict["outcome"] in FAULTS:
+            alike.setdefault((verdict["outcome"], verdict["where"]), []).append(verdict)
+    return [
+        {"target": name, "alike": len(group), "numbers": [v["number"] for v in group[:SHOWN]]}
+        | {key: group[0][key] for key in ("outcome", "where", "damage", "why")}
+        for group in alike.values()
+    ]
+
+
+def judge(target: Target, rng: Rng, base: Path, work: Path) -> dict[str, Any]:
+    """Make one damaged input and see what its reader does."""
+    work.mkdir()
+    outcome, where, why, what = "accepted", "", "", ""
+    try:
+        what, read = target.case(rng, base, work)
+        outcome = read()
+    except BecauseError as error:
+        whole = all(isinstance(part, str) and part.strip() for part in (error.got, error.need, error.fix))
+        outcome, why = "refused" if whole else "traceback", str(error)
+    except configs.Wrong as error:
+        outcome, where, why = "wrong", " ".join(str(error).split()[:2]), str(error)
+    except Exception as error:
+        ours = [f for f in traceback.extract_tb(error.__traceback__) if "because_rl" in f.filename]
+        where = " < ".join(f"{Path(f.filename).name}:{f.name}" for f in ours[:-3:-1]) + f" {type(error).__name__}"
+        outcome, why = "traceback", str(error)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return {"outcome": outcome, "where": where, "damage": what, "why": why[:300]}
+
+
+# Processes ---------------------------------------------------------------------------------------------
+
+
+def verdicts_of(name: str, target: Target, seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """The verdicts of inputs 0 to count - 1, in order; a process that hangs or dies is replaced."""
+    with tempfile.TemporaryDirectory(prefix="because-fuzz-") as folder:
+        base, at = Path(folder) / "base", 0
+        base.mkdir()
+        if target.prepare is not None:
+            target.prepare(base)
+        while at < count:
+            context = multiprocessing.get_context("spawn")
+            pipe, theirs = context.Pipe(duplex=False)
+            task = (theirs, name, target, seed, range(at, count), Path(folder))
+            process = context.Process(target=_serve, args=task, daemon=True)
+            process.start()
+            theirs.close()
+            try:
+                if not pipe.poll(START):
+                    raise BecauseError("A process did not start.", need="a machine with room.", fix="try again.")
+                pipe.recv()  # it is ready
+                while at < count:
+                    verdict = _next(pipe, target.patience, process)
+                    yield {"number": at} | verdict
+                    at += 1
+                    if verdict["outcome"] in ("hang", "crash"):
+                        break
+            finally:
+                process.kill()
+                process.join()
+
+
+def _next(pipe: Connection, patience: float, process: BaseProcess) -> dict[str, Any]:
+    try:
+        begin, outcome, why = _cpu_seconds(process), "hang", f"no answer in {patience:g} s of CPU time"
+        for _ in range(20):  # on a busy machine it may not have been its turn
+            if pipe.poll(patience):
+                return pipe.recv()
+            if _cpu_seconds(process) > begin + 0.9 * patience:
+                break
+    except EOFError:
+        process.join()
+        outcome, why = "crash", f"exit code {process.exitcode}"
+    return {"outcome": outcome, "where": "", "damage": "", "why": why}
+
+
+def _cpu_seconds(process: BaseProcess) -> float:
+    try:
+        told = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return time.monotonic()
+    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _serve(pipe: Connection, name: str, target: Target, seed: int, todo: range, folder: Path) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()  # dies with it
+    warnings.simplefilter("ignore")
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_in_use() + MEMORY, most))
+    pipe.send(None)
+    for number in todo:
+        rng = stream(seed, "fuzz", name, number)
+        pipe.send(judge(target, rng, folder / "base", folder / f"work-{number}"))
+
+
+def _in_use() -> int:
+    """Bytes of address space that this process has."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 16 * 2**30

@@ -1,0 +1,119 @@
+"""TD3+BC of d3rlpy (PyTorch), where it is installed, for the comparison of training speed in one run.
+
+d3rlpy 2.8 pins a gymnasium older than ours, which it does not need here, so it comes without its dependencies:
+``pip install torch tqdm gym structlog colorama dataclasses-json scikit-learn && pip install --no-deps d3rlpy``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from because_rl.algorithms.td3bc import Continuous, TD3BCConfig
+from because_rl.models.column_statistics import statistics
+from because_rl.models.layout import Layout
+from because_rl.models.policy import View
+from because_rl.rng import child_seed
+from because_rl.transitions import Transitions
+
+PEER = "td3bc (d3rlpy)"
+MISSING = "not installed: benchmarks/speed/training_peer.py says how"
+
+
+def installed() -> bool:
+    return all(find_spec(module) for module in ("torch", "d3rlpy"))
+
+
+def versions() -> dict[str, str]:
+    return {package: version(package) for package in ("torch", "d3rlpy") if find_spec(package)}
+
+
+def ways() -> list[dict[str, Any]]:
+    """To train: all threads, or one, which small networks may prefer; on a GPU this makes no difference."""
+    import torch  # type: ignore[import-not-found]
+
+    if torch.cuda.is_available():
+        return [{"device": f"cuda {torch.cuda.get_device_name()}", "threads": torch.get_num_threads()}]
+    return [{"device": "cpu", "threads": threads} for threads in sorted({1, torch.get_num_threads()})]
+
+
+def columns(data: Transitions) -> tuple[View, Continuous]:
+    """What TD3+BC sees of the data, and the box of actions: that of their columns, also where these are discrete."""
+    keep, size = ~data.held_out, data.factors.state_size
+    stats = statistics(Layout(data.factors), data.state[keep], data.action[keep], data.next_state[keep])
+    return View(data.factors, stats), Continuous(stats.low[size:], stats.high[size:])
+
+
+def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) -> Iterator[tuple[int, float]]:
+    """The peer, ready to train `chunk` steps whenever it is asked for the next one, without end.
+
+    Gives its parameters and, by its own clock, the seconds of one update alone. Rows, networks (silu, as ours), batch
+    and rates are those of our TD3+BC; its loop draws batches and logs.
+    """
+    view, actions = columns(data)
+    with _quiet():
+        import d3rlpy  # type: ignore[import-not-found]
+        import torch
+        from d3rlpy.models import VectorEncoderFactory  # type: ignore[import-not-found]
+
+        keep, cuda = ~data.held_out, torch.cuda.is_available()
+        d3rlpy.seed(child_seed(0, "training speed") % 2**31)
+        rows = d3rlpy.dataset.MDPDataset(
+            np.asarray(jax.vmap(view)(jnp.asarray(data.state[keep]), jnp.asarray(data.goal[keep])), np.float32),
+            ((data.action[keep] - np.asarray(actions.middle)) / np.asarray(actions.half)).astype(np.float32),
+            data.reward[keep].astype(np.float32),
+            data.terminated[keep].astype(np.float32),
+            data.truncated[keep].astype(np.float32),
+            action_space=d3rlpy.ActionSpace.CONTINUOUS,
+        )
+        nets = VectorEncoderFactory(hidden_units=[config.hidden, config.hidden], activation="swish")
+        peer = d3rlpy.algos.TD3PlusBCConfig(
+            actor_learning_rate=config.actor_rate,
+            critic_learning_rate=config.critic_rate,
+            actor_encoder_factory=nets,
+            critic_encoder_factory=nets,
+            batch_size=config.batch,
+            gamma=config.discount,
+            tau=config.tau,
+            target_smoothing_sigma=config.noise,
+            target_smoothing_clip=config.clip,
+            alpha=config.alpha,
+            update_actor_interval=config.delay,
+            compile_graph=cuda,  # its fastest way; elsewhere it has none
+        ).create(device="cuda:0" if cuda else "cpu:0")
+        epochs = peer.fitter(
+            rows,
+            n_steps=2**31,
+            n_steps_per_epoch=chunk,
+            logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
+            show_progress=False,
+        )
+
+    def chunks() -> Iterator[tuple[int, float]]:
+        usual = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            while True:
+                with _quiet():
+                    _, metrics = next(epochs)
+                modules = peer.impl.modules.get_torch_modules().values()
+                yield sum(p.numel() for net in modules for p in net.parameters()), metrics["time_algorithm_update"]
+        finally:
+            torch.set_num_threads(usual)
+
+    return chunks()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """d3rlpy logs to stdout, which is for results, and warns of a gym that it brings."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield

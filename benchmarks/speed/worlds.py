@@ -1,0 +1,97 @@
+"""What can be measured of the worlds themselves: speed, and agreement with the real simulators."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from because_rl.datasets.collect import rollout
+from because_rl.datasets.recipe import Recipe
+from because_rl.envs.batch import BatchEnv
+from because_rl.envs.tasks import BEHAVIOURS, WORLDS, make_batch
+from because_rl.provenance import provenance
+from because_rl.rng import stream
+from because_rl.statistics import wilson
+
+Report = Callable[[int, int], None]
+
+FAST_SIZE = {"unlock": 1000, "crash": 1000, "lift": 16}
+REAL_SIZE = {"unlock": 20, "crash": 20, "lift": 1}
+SECONDS = 4.0
+"""How long each engine is driven, at least."""
+
+
+def steps_per_second(batch: BatchEnv, size: int) -> float:
+    """World steps per second under random actions; resets are not counted."""
+    rng = stream(0, "speed")
+    batch.reset(range(size))
+    actions = [batch.random_actions(rng) for _ in range(batch.horizon)]
+    spent, steps = 0.0, 0
+    for attempt in range(1000):
+        batch.reset(range(size))
+        for action in actions:
+            alive = int((~(batch.terminated | batch.truncated)).sum())
+            begin = time.perf_counter()
+            batch.step(action)
+            if attempt:  # the first pass compiles and warms up
+                spent += time.perf_counter() - begin
+                steps += alive
+        if spent >= SECONDS:
+            break
+    batch.close()
+    return steps / spent
+
+
+def speed(report: Report) -> dict[str, Any]:
+    rows = []
+    for n, world in enumerate(WORLDS):
+        report(n, len(WORLDS))
+        fast = steps_per_second(make_batch(world), FAST_SIZE[world])
+        real = steps_per_second(make_batch(world, simulator=True), REAL_SIZE[world])
+        rows.append(
+            {
+                "world": world,
+                "simulator": WORLDS[world].simulator,
+                "fast": round(fast),
+                "real": round(real),
+                "times": round(fast / real, 1),
+            }
+        )
+    report(len(WORLDS), len(WORLDS))
+    return {"rows": rows, "provenance": provenance(fast_size=FAST_SIZE, real_size=REAL_SIZE, seconds=SECONDS)}
+
+
+def _successes(recipe: Recipe, episodes: int, group: int, simulator: bool) -> np.ndarray:
+    batch = make_batch(recipe.world, "I", recipe.spurious, simulator=simulator)
+    groups = [range(start, min(start + group, episodes)) for start in range(0, episodes, group)]
+    success = [bool(e["terminated"][-1]) for g in groups for e in rollout(recipe, g, batch)]
+    batch.close()
+    return np.array(success)
+
+
+def agreement(episodes: int, many: int, report: Report) -> dict[str, Any]:
+    """Each behaviour on both engines with the same seeds, and on more seeds of the fast one."""
+    rows = []
+    recipes = [Recipe.parse(f"{world}-{behaviour}") for world in WORLDS for behaviour in BEHAVIOURS]
+    for n, recipe in enumerate(recipes):
+        report(n, len(recipes))
+        fast = _successes(recipe, many, FAST_SIZE[recipe.world], simulator=False)
+        real = _successes(recipe, episodes, REAL_SIZE[recipe.world], simulator=True)
+        low, high = wilson(float(fast.mean()), len(fast))
+        rows.append(
+            {
+                "behaviour": f"{recipe.world}-{recipe.behaviour}",
+                "paper": WORLDS[recipe.world].paper_success[recipe.behaviour],
+                "fast": round(float(fast.mean()), 3),
+                "low95": round(low, 3),
+                "high95": round(high, 3),
+                "fast_first": round(float(fast[:episodes].mean()), 3),
+                "real_first": round(float(real.mean()), 3),
+                "same_outcome": int((fast[:episodes] == real).sum()),
+            }
+        )
+    report(len(recipes), len(recipes))
+    return {"rows": rows, "provenance": provenance(simulator_episodes=episodes, fast_episodes=many, seed=0)}

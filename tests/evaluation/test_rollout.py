@@ -1,0 +1,150 @@
+"""Evaluation: the same scenes for all, all seeds side by side; and the oracle planners reach their ceiling."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from because_rl.datasets.recipe import Recipe
+from because_rl.envs.tasks import BEHAVIOURS, WORLDS, make_batch
+from because_rl.envs.unlock.batch import unlock_step
+from because_rl.envs.unlock.env import CODES
+from because_rl.errors import BecauseError
+from because_rl.evaluation.oracle_planner import oracle_outcome
+from because_rl.evaluation.oracle_unlock import UnlockOracle
+from because_rl.evaluation.rollout import SUBCASES, Outcome, evaluate, layouts, legal, summarise
+from because_rl.rng import stream
+from because_rl.runs.oracle import oracle
+from because_rl.training.method import Agent
+
+
+# The oracle planners -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("spurious", [1, 4])
+def test_unlock_step_is_the_batch_as_a_function(spurious):
+    batch = make_batch("unlock", "O", spurious)
+    batch.reset(range(200))
+    rng = stream(0, "test")
+    for _ in range(batch.horizon):
+        actions, before, active = batch.random_actions(rng), batch.exact_state(), ~batch.terminated
+        batch.step(actions)
+        np.testing.assert_array_equal(unlock_step(before, CODES[actions])[active], batch.exact_state()[active])
+    # Random walks hardly ever pick and open: put agents on keys and doors, with and without a key in hand.
+    state = before.copy()
+    state[:, :36] = np.eye(36)[rng.integers(0, 36, 200)]
+    state[:100, :36] = state[:100, 72:108] / np.maximum(state[:100, 72:108].sum(1, keepdims=True), 1)
+    state[:, :36] = np.eye(36)[state[:, :36].argmax(1)]
+    state[:, 108:110] = np.eye(2)[np.arange(200) % 2]
+    for action in range(6):
+        after = unlock_step(state, CODES[[action] * 200])
+        here = np.arange(200), state[:, :36].argmax(1)
+        door, key = state[here[0], 72 + here[1]] > 0, state[here[0], 36 + here[1]] > 0
+        opened = door & (state[:, 109] > 0) & (action == 5)
+        assert (state[:, 72:108].sum(1) - after[:, 72:108].sum(1) == opened).all()
+        assert (state[:, 36:72].sum(1) - after[:, 36:72].sum(1) == (key & (action == 4))).all()
+        assert opened.any() == (action == 5)
+
+
+@pytest.mark.parametrize("split", ["I", "O", *SUBCASES["unlock"]])
+def test_the_oracle_solves_unlock_in_the_fewest_steps(split):
+    outcome = oracle_outcome("unlock", split, 40)
+    assert outcome.success.mean() >= 0.95
+    np.testing.assert_array_equal(outcome.steps[0], outcome.hidden["fewest_steps"])
+
+
+@pytest.mark.slow
+def test_the_oracle_solves_crash():
+    for split in ("I", "O"):
+        assert oracle_outcome("crash", split, 10).success.mean() >= 0.9
+
+
+@pytest.mark.slow
+def test_the_oracle_solves_lift():
+    outcome = oracle_outcome("lift", "O", 3)
+    assert outcome.success.all()
+    assert (outcome.steps < 30).all()
+
+
+def test_the_oracle_table():
+    result = oracle(["unlock"], ["I"], 5)
+    (row,) = result["rows"]
+    assert (row["world"], row["split"], row["episodes"], row["success"]) == ("unlock", "I", 5, 1.0)
+    assert 0.5 < row["low95"] < 1.0
+    assert result["provenance"]["config"]["episodes"] == {"unlock": 5}
+
+
+def test_an_unknown_world_is_named():
+    with pytest.raises(BecauseError, match="no world 'maze'"):
+        oracle(["maze"], ["I"], 5)
+
+
+# Evaluation --------------------------------------------------------------------------------------------
+class TwoMinds(Agent):
+    """Seed 0 plans with the true model, seed 1 stays where it is (up, then against the wall)."""
+
+    seeds = (0, 1)
+
+    def begin(self, worlds, seed):
+        self.worlds, self.seed, self.seen = worlds, seed, []
+        self.oracle = UnlockOracle()
+        self.oracle.begin(make_batch("unlock"))
+
+    def act(self, state, goal, left):
+        self.seen.append((state, left))
+        assert state.shape == (2, self.worlds, 110)
+        wise = self.oracle.planner.act(state[0], goal[0], left)
+        return np.stack([wise, np.zeros_like(wise)])
+
+
+def test_seeds_act_side_by_side_in_the_same_scenes():
+    agent = TwoMinds()
+    outcome = evaluate(agent, "unlock", "O", 12)
+    assert outcome.success.shape == outcome.steps.shape == (2, 12)
+    assert outcome.success[0].all()
+    assert not outcome.success[1].any()
+    np.testing.assert_array_equal(outcome.steps[0], outcome.hidden["fewest_steps"])
+    assert (outcome.steps[1] == 15).all()
+    first = agent.seen[0][0]
+    np.testing.assert_array_equal(first[0], first[1])
+    assert [left for _, left in agent.seen] == list(range(15, 0, -1))
+    batch = make_batch("unlock", "O")
+    np.testing.assert_array_equal(first[0], batch.reset(layouts("unlock", "O", 12)).state)
+    summary = summarise(outcome)
+    assert summary["per_seed"] == [1.0, 0.0]
+    assert (summary["low95"], summary["high95"]) == (0.0, 1.0)
+    assert summary["steps"] == pytest.approx(outcome.hidden["fewest_steps"].mean())
+
+
+def test_acting_seed_changes_neither_scenes_nor_another_split():
+    one, two = TwoMinds(), TwoMinds()
+    evaluate(one, "unlock", "I", 4, seed=0)
+    evaluate(two, "unlock", "I", 4, seed=1)
+    assert one.seed != two.seed
+    np.testing.assert_array_equal(one.seen[0][0], two.seen[0][0])
+    assert not set(layouts("unlock", "I", 100)) & set(layouts("unlock", "O", 100))
+
+
+def test_evaluation_scenes_are_in_no_dataset():
+    for world, entry in WORLDS.items():
+        scenes = {seed for split in ("I", "O") for seed in layouts(world, split, 200)}
+        for behaviour in BEHAVIOURS:
+            recipe = Recipe.parse(f"{world}-{behaviour}")
+            assert not scenes & {recipe.episode_seed(e) for e in range(entry.episodes)}
+
+
+def test_actions_are_checked_and_cut_to_the_box():
+    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    np.testing.assert_array_equal(legal(np.array([[2.0, -0.5]]), box), np.array([[1.0, -0.5]], np.float32))
+    for bad, space in (
+        (np.array([[np.nan, 0.0]]), box),
+        (np.array([6]), spaces.Discrete(6)),
+        (np.array([-1]), spaces.Discrete(6)),
+        (np.array([1.0]), spaces.Discrete(6)),
+    ):
+        with pytest.raises(BecauseError, match="members of"):
+            legal(bad, space)
+
+
+def test_a_summary_without_success_has_no_steps():
+    nothing = summarise(Outcome(np.zeros((1, 3), bool), np.full((1, 3), 15), {}))
+    assert (nothing["success"], nothing["low95"], nothing["steps"]) == (0.0, 0.0, None)
+    with pytest.raises(BecauseError, match="at least 1"):
+        layouts("unlock", "I", 0)

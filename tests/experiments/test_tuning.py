@@ -1,0 +1,282 @@
+"""The tuning round: as many valid trials for everybody, scenes that nothing else holds, who wins, and a tiny one."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from because_rl.algorithms import registry
+from because_rl.algorithms.presets import TUNED
+from because_rl.algorithms.registry import METHODS, make_method
+from because_rl.cli.main import app
+from because_rl.datasets.collect import collect
+from because_rl.datasets.recipe import Recipe
+from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS, make_batch
+from because_rl.errors import BecauseError
+from because_rl.evaluation.one_step import OTHER_SEED
+from because_rl.evaluation.rollout import SUBCASES, layouts
+from because_rl.experiments.grid.runner import Job
+from because_rl.experiments.tuning import table as tuning_table
+from because_rl.experiments.tuning import trials as listed
+from because_rl.experiments.tuning import tune as tuning
+from because_rl.experiments.tuning.development import develop, held_out, scenes
+from because_rl.experiments.tuning.table import judge, write
+from because_rl.experiments.tuning.trials import CHANGES, SHARED, TRIALS, Times, trials
+from because_rl.io import write_json
+from because_rl.planning.agent import Learned, PlannerAgent
+from because_rl.planning.shooting import ShootingConfig
+from because_rl.runs.train import load_for_training
+from because_rl.training.method import Agent
+
+# The trials --------------------------------------------------------------------------------------------
+
+
+def test_every_method_has_its_trials_or_shares_those_of_another():
+    assert {*CHANGES, *SHARED} == set(METHODS)
+    assert not set(CHANGES) & set(SHARED)
+    assert all(len(changes) == TRIALS - 1 for changes in CHANGES.values())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("method", METHODS)
+def test_trials_are_as_many_different_configs_of_the_method_with_the_preset_first(method, world):
+    tried = trials(method, world)
+    assert len(tried) == TRIALS == 4
+    assert tried[0] == {}
+    configs = [json.dumps(asdict(make_method(method, settings, world, tuned=False).config)) for settings in tried]
+    assert configs[0] == json.dumps(asdict(make_method(method, None, world, tuned=False).config))
+    assert len(set(configs)) == TRIALS
+
+
+@pytest.mark.parametrize("method", CHANGES)
+def test_no_trial_is_wasted_where_actions_are_discrete(method):
+    idle = ("planner.", "behaviour", "value_", "memory", "expectile", "penalty")
+    assert not [name for settings in trials(method, "unlock") for name in settings if name.startswith(idle)]
+
+
+def test_a_share_of_the_preset_is_that_of_the_world_and_of_what_all_trials_have():
+    assert [trials("td3bc", world)[1]["alpha"] for world in ("lift", "unlock")] == [0.3, 0.09]
+    assert trials("td3bc", "lift", {"steps": 100})[3] == {"steps": 200}
+    assert trials("because", "crash")[3] == {"planner.population": 384}
+    assert trials("because-paper", "lift")[3] == {"planner.population": 3000}
+    assert Times(2) in CHANGES["because"][2]["other"].values()
+    with pytest.raises(BecauseError, match="'mopi'"):
+        trials("mopi", "lift")
+
+
+# Where they are judged ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_no_dataset_and_no_evaluation_holds_a_development_scene(world):
+    ours = set(scenes(world, 1000))
+    assert len(ours) == 1000
+    for split in (*SPLITS, *SUBCASES.get(world, ())):
+        assert not ours & set(layouts(world, split, 1000))
+    for behaviour in BEHAVIOURS:
+        for seed in (0, 1, 2, OTHER_SEED):
+            recipe = Recipe.parse(f"{world}-{behaviour}", seed=seed)
+            assert not ours & {recipe.episode_seed(episode) for episode in range(1000)}
+
+
+class Still(Agent):
+    """Does action 0, and remembers what it saw first."""
+
+    seeds = (0, 1)
+    first = None
+
+    def begin(self, worlds, seed):
+        self.first = None
+
+    def act(self, state, goal, left):
+        self.first = state if self.first is None else self.first
+        return np.zeros(state.shape[:2], int)
+
+
+def test_development_is_in_these_scenes_of_split_i():
+    agent = Still()
+    found = develop(agent, "unlock", 6)
+    batch = make_batch("unlock", "I")
+    for seen in agent.first:
+        np.testing.assert_array_equal(seen, batch.reset(scenes("unlock", 6)).state)
+    assert found["per_seed"] == [0.0, 0.0]
+    assert found["outcomes"] == ["000000", "000000"]
+
+
+def test_the_held_out_error_is_of_held_out_episodes_and_of_models_only(root):
+    recipe = Recipe.parse("unlock-expert", 20)
+    collect(recipe, root, workers=1)
+    data = load_for_training(recipe.id, root)
+    learned = Learned(None, lambda p, state, action: (state, jnp.zeros(()), jnp.zeros(())), None, None)
+    agent = PlannerAgent(data, (0, 1), learned, jnp.zeros(2), ShootingConfig(), np.zeros(2))
+    found = held_out(agent, data)
+    rows = data.episode % 10 == 9
+    moved = (data.state != data.next_state)[rows]
+    assert found["rows"] == rows.sum()
+    assert found["per_seed"] == pytest.approx(
+        [np.mean([moved[:, f.slice].any(1).mean() for f in data.factors.state])] * 2
+    )
+    assert held_out(Still(), data) is None
+
+
+# Jobs --------------------------------------------------------------------------------------------------
+
+
+def test_a_round_asks_for_one_development_cell_of_each_trial_presets_first():
+    jobs = tuning.jobs(tuning.Round(methods=("td3bc", "icil"), seeds=3))
+    cells = [cell for job in jobs for cell in job.cells.values()]
+    assert len(jobs) == len(cells) == 2 * 3 * TRIALS
+    assert [cell["trial"] for cell in cells] == sorted(cell["trial"] for cell in cells)
+    assert {(cell["split"], cell["measure"], cell["scenes"]) for cell in cells} == {("I", "development", 100)}
+    assert {cell["dataset"] for cell in cells} == {f"because/{world}-medium-v0" for world in WORLDS}
+    assert all(cell["seeds"] == [0, 1, 2] for cell in cells)
+    first = next(cell for cell in cells if (cell["method"], cell["recipe"]["world"]) == ("td3bc", "crash"))
+    assert first["config"] == json.loads(json.dumps(asdict(make_method("td3bc", None, "crash", tuned=False).config)))
+
+
+def test_what_a_round_chose_changes_the_method_and_not_the_round(monkeypatch):
+    wanted = tuning.Round(methods=("td3bc", "mopo"), worlds=("crash",))
+    before = [job.key for job in tuning.jobs(wanted)]
+    chosen = {"td3bc": {"crash": {"alpha": 7.0}}, "mopo": {"crash": {"planner.population": 5}}}
+    monkeypatch.setattr(registry, "TUNED", chosen)
+    assert make_method("td3bc", None, "crash").config.alpha == 7
+    assert make_method("td3bc", {"alpha": 1}, "crash").config.alpha == 1
+    assert make_method("td3bc", None, "lift").config.alpha != 7
+    assert make_method("mopo", None, "crash").config.planner.population == 5
+    assert [job.key for job in tuning.jobs(wanted)] == before
+
+
+def test_what_was_chosen_is_what_the_rounds_table_says():
+    """The highest mean of a complete set of trials; BECAUSE moves only where its lead is beyond noise."""
+    winners = json.loads((Path(__file__).parents[2] / "results/tuning/table.json").read_text())["winners"]
+    assert len(winners) == len(CHANGES) * len(WORLDS)
+    for told in winners:
+        settings = told["settings"] if told["method"] != "because" or told["noise"] == "beyond" else None
+        assert TUNED.get(told["method"], {}).get(told["world"], {}) == (settings or {}), told
+
+
+def test_addresses_do_not_depend_on_the_order_of_trials(monkeypatch):
+    wanted = tuning.Round(methods=("td3bc",), worlds=("unlock",))
+    before = {key for job in tuning.jobs(wanted) for key in job.cells}
+    monkeypatch.setitem(listed.CHANGES, "td3bc", CHANGES["td3bc"][::-1])
+    assert {key for job in tuning.jobs(wanted) for key in job.cells} == before
+    monkeypatch.setitem(listed.CHANGES, "td3bc", ({"alpha": 0.1},) * 3)
+    with pytest.raises(BecauseError, match="twice"):
+        tuning.jobs(wanted)
+
+
+def test_wrong_names_are_refused():
+    with pytest.raises(BecauseError, match="because, whose trials it shares"):
+        tuning.Round(methods=("optimism",))
+    for wrong in ({"methods": ("mopi",)}, {"worlds": ("lift", "mars")}, {"policy": "clever"}, {"worlds": ()}):
+        with pytest.raises(BecauseError):
+            tuning.jobs(replace(tuning.Round(methods=("td3bc",)), **wrong))
+
+
+# The winner --------------------------------------------------------------------------------------------
+
+
+def rows(*rates):
+    return [
+        {"trial": n, "settings": {"alpha": n} if n else {}, "per_seed": each, "success": float(np.mean(each))}
+        for n, each in enumerate(rates)
+    ]
+
+
+def test_the_winner_has_the_highest_mean_and_a_tie_goes_to_the_preset():
+    told = judge(rows([0.5, 0.6, 0.7], [0.1, 0.2, 0.3], [0.7, 0.8, 0.6], [0.5, 0.5, 0.5]))
+    assert (told["winner"], told["settings"], told["trials"]) == (2, {"alpha": 2}, 4)
+    assert told["lead"] == pytest.approx(0.1)
+    p = stats.ttest_ind([0.7, 0.8, 0.6], [0.5, 0.6, 0.7], equal_var=False, alternative="greater").pvalue
+    assert told["p"] == pytest.approx(3 * p)  # the least of three
+    assert told["noise"] == "within"
+    assert judge(rows([0.1, 0.2, 0.3], [0.9, 1.0, 0.95], [0, 0, 0], [0, 0, 0]))["noise"] == "beyond"
+    tie = judge(rows([0.3, 0.2, 0.1], [0.1, 0.2, 0.3], [0.2, 0.2, 0.2], [0, 0, 0]))  # means that floats tell apart
+    assert (tie["winner"], tie["settings"], tie["noise"]) == (0, {}, None)
+    assert judge(rows([0.0], [0.5], [0.5], [0.4])) | {"lead": 0} == {
+        **{"winner": 1, "settings": {"alpha": 1}, "trials": 4, "lead": 0, "p": None, "noise": "unknown"}
+    }
+
+
+def test_nobody_wins_before_all_trials_are_there(tmp_path):
+    told = judge(rows([0.1, 0.2], [0.9, 0.9], [0.0, 0.0]))
+    assert (told["winner"], told["trials"]) == (None, 3)
+    wanted = tuning.Round(methods=("td3bc",), worlds=("unlock",), seeds=2)
+    jobs = tuning.jobs(wanted)
+    for job, rate in zip(jobs, (0.25, 0.5, 0.75, 0.5), strict=True):
+        table = write(wanted, jobs, tmp_path)
+        assert table["winners"][0]["winner"] is None
+        ((key, told),) = job.cells.items()
+        cell = {"per_seed": [rate, rate + 0.25], "held_out": None, "seconds": {"training": 1, "evaluation": 2}}
+        write_json(tmp_path / "cells" / f"{key}.json", cell | told)
+    assert "1 of 4 trials are missing" in (tmp_path / "table.md").read_text()
+    write(wanted, jobs, tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert "| TD3+BC | unlock | 37.5 ± 158.8 | `alpha=0.09` 62.5 ± 158.8 | `alpha=0.9` **87.5 ± 158.8** |" in text
+    assert "- `td3bc` on unlock: `alpha=0.9`, +50.0 points, within noise (p = " in text
+    assert "missing" not in text
+    lines = (tmp_path / "table.csv").read_text().splitlines()
+    assert len(lines) == 1 + TRIALS
+    older = [Job(job.key, {f"{key}x": told | {"code": "older"} for key, told in job.cells.items()}) for job in jobs]
+    assert [write(wanted, older, tmp_path, any_code)["missing"] for any_code in (False, True)] == [4, 0]
+    assert lines[3].startswith("td3bc,unlock,because/unlock-medium-v0,2,alpha=0.9,0 1,100,0.875,0.0,1.0,1,")
+
+
+# A real one --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Nearly all the time goes into compiling: two trials, which differ in acting only, and so train by one program."""
+    monkeypatch.setitem(listed.CHANGES, "ccil", ({"greedy": False},))
+    for module in (tuning, tuning_table):
+        monkeypatch.setattr(module, "TRIALS", 2)
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_a_tiny_round_is_stopped_goes_on_and_writes_its_table(tmp_path, root, quick, monkeypatch):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return develop(*arguments)
+
+    monkeypatch.setattr(tuning, "develop", counted)
+    out = tmp_path / "tuning"
+    told = ["tune", "--tiny", "--methods", "ccil", "--workers", "0", "-o", str(out), "--json"]
+    stopped = CliRunner().invoke(app, told)
+    assert stopped.exit_code == 130, stopped.output
+    (first,) = (out / "cells").glob("*.json")
+    before = first.read_bytes()
+    cell = json.loads(before)
+    assert (cell["trial"], cell["settings"], cell["seeds"], cell["split"]) == (0, {}, [0, 1], "I")
+    assert cell["config"]["steps"] == 100
+    assert [len(scenes) for scenes in cell["outcomes"]] == [8, 8]
+    assert {"revision", "when", "versions", "hardware"} <= set(cell["provenance"])
+    assert len(cell["stages"]["ccil"]["loss"]) == 2
+
+    done = CliRunner().invoke(app, told)
+    assert done.exit_code == 0, done.output
+    assert len(calls) == 3  # what was there is not run again
+    assert first.read_bytes() == before
+    result = json.loads(done.stdout)
+    assert [(row["trial"], row["settings"]) for row in result["rows"]] == [(0, {}), (1, {"greedy": False})]
+    assert (result["missing"], result["failed"]) == (0, [])
+    assert result["winners"][0]["winner"] in (0, 1)
+    assert not list((root / "sweep").glob("ccil-*"))  # the runs are gone
+
+    table = {file: (out / file).read_bytes() for file in ("table.json", "table.csv", "table.md")}
+    again = CliRunner().invoke(app, [*told, "--no-run"])
+    assert again.exit_code == 0, again.output
+    assert len(calls) == 3
+    assert table == {file: (out / file).read_bytes() for file in table}

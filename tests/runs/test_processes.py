@@ -1,0 +1,44 @@
+"""A few computations at once: answers in order, ticks from all, and a failure or a death ends it."""
+
+import os
+import time
+
+import pytest
+
+from because_rl.errors import BecauseError
+from because_rl.runs.processes import cores, side_by_side
+
+
+def count(first, ticks, wait, tick):
+    for _ in range(ticks):
+        tick()
+    time.sleep(wait)
+    return first, cores()
+
+
+def fail(how, file, tick):
+    if how == "wait":
+        file.write_text(str(os.getpid()))
+        time.sleep(600)
+    while not file.exists():
+        time.sleep(0.01)
+    if how == "die":
+        os._exit(3)
+    raise BecauseError("Got nothing.", need="something.", fix="give it.")
+
+
+def test_answers_come_in_order_and_cores_are_shared():
+    ticks = []
+    found = side_by_side(count, [("a", 2, 0.5), ("b", 3, 0.0)], lambda: ticks.append(1))
+    assert [answer for answer, _ in found] == ["a", "b"]
+    assert len(ticks) == 5
+    assert sum(share for _, share in found) == cores()
+
+
+@pytest.mark.parametrize(("how", "said"), [("fail", "Got nothing."), ("die", "exit code 3")])
+def test_the_first_that_fails_or_dies_ends_all(how, said, tmp_path):
+    file = tmp_path / "pid"
+    with pytest.raises(BecauseError, match=said):
+        side_by_side(fail, [("wait", file), (how, file)], lambda: None)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
