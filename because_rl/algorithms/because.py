@@ -22,12 +22,12 @@ from jaxtyping import Array
 
 from because_rl.discovery.discover import discover
 from because_rl.io import arrays_sha256
-from because_rl.models.bilinear import BilinearModel, Outputs, whiten, wire
+from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten
 from because_rl.models.column_statistics import Statistics, statistics
-from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, foretell, view
+from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, predict_mu, view
 from because_rl.models.layout import Layout
 from because_rl.models.objective import Weights, effective_rank, world_model_loss
-from because_rl.planning.proposals import PlannedConfig, each_seed, plan_in
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, make_planner_agent
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Stage
@@ -35,7 +35,7 @@ from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class BecauseConfig(PlannedConfig):
+class BecauseConfig(PlanningConfig):
     energy_steps: int = 1000
     energy_hidden: int = 64
     mask: Literal["discovered", "full"] = "discovered"
@@ -64,8 +64,8 @@ class Because(Method):
         stats = statistics(layout, data.state, data.action, data.next_state)
 
         # Causal mask (lines 5 to 9 of Algorithm 1)
-        weights = run.remember("mask", lambda: {"weights": self._mask(data)}, self._mask_of(data))["weights"]
-        wiring = each_seed(wire(layout, weights), seeds)
+        weights = run.cached("mask", lambda: {"weights": self._mask(data)}, self._mask_of(data))["weights"]
+        gates = broadcast_over_seeds(make_gates(layout, weights), seeds)
 
         # World model (line 4)
         world = run.fit(
@@ -78,7 +78,7 @@ class Because(Method):
                 c.rate,
             ),
             train,
-            wiring,
+            gates,
             of={"hidden": c.hidden, "weights": asdict(c.weights)},
         )
         apart = max(1, len(train["next_state"]) // 4000)
@@ -99,14 +99,14 @@ class Because(Method):
                 c.rate,
             ),
             train,
-            (world, whitening, wiring),
+            (world, whitening, gates),
             of={"hidden": c.energy_hidden, "energy": asdict(c.energy)},
         )
 
         # Pessimistic planning (lines 12 to 18)
-        parameters = {"world": world, "energy": energy, "wiring": wiring}
+        parameters = {"world": world, "energy": energy, "gates": gates}
         figures = {"least rank of mu": np.asarray(rank).min(1)}
-        return plan_in(data, run, c, layout, stats, weights, parameters, predict, figures)
+        return make_planner_agent(data, run, c, layout, stats, weights, parameters, predict, figures)
 
     def _mask_of(self, data: Transitions) -> dict[str, Any]:
         """All that decides the mask."""
@@ -146,8 +146,8 @@ def predict(
     """The outputs, and (E + 1) / 2 where the goal is decided: the mean over the goal-bearing targets."""
     bearing = tuple(n for n, wanted in enumerate(layout.goal_bearing) if wanted) or tuple(range(len(layout.families)))
     x = jnp.concatenate([state, action])
-    outputs = p["world"](stats, p["wiring"], x)
-    told = foretell(p["world"], outputs)
-    seen = view(p["world"], stats, p["wiring"], x, bearing)
+    outputs = p["world"](stats, p["gates"], x)
+    told = predict_mu(p["world"], outputs)
+    seen = view(p["world"], stats, p["gates"], x, bearing)
     energy = p["energy"](seen, [told[n] for n in bearing], bearing)
     return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0

@@ -36,7 +36,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, uniform
-from because_rl.models.policy import Imitated, View, coin, imitated, imitator
+from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution, coin, make_imitator
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -67,7 +67,7 @@ class Nets(NamedTuple):
 class Masking(NamedTuple):
     """What the policy of a graph sees of one row: the masked state, the goal and the graph."""
 
-    view: View
+    view: PolicyInput
     factor: np.ndarray
     """(state columns,) which factor each belongs to"""
 
@@ -81,7 +81,7 @@ class Masking(NamedTuple):
 
 
 def ccil_loss(
-    weight: float, masking: Masking, law: Imitated, nets: Nets, fixed: Any, batch: Batch, key: PRNGKeyArray
+    weight: float, masking: Masking, law: ActionDistribution, nets: Nets, fixed: Any, batch: Batch, key: PRNGKeyArray
 ) -> tuple[Array, dict[str, Array]]:
     def row(state: Array, goal: Array, action: Array, noise: Array) -> Array:
         return law.cost(nets.policy(masking(state, goal, coin(nets.theta, noise))), action)
@@ -92,7 +92,7 @@ def ccil_loss(
     return imitation + weight * kept, {"imitation": imitation, "kept": kept}
 
 
-def ccil_stage(config: CCILConfig, masking: Masking, law: Imitated, factors: int) -> Stage:
+def ccil_stage(config: CCILConfig, masking: Masking, law: ActionDistribution, factors: int) -> Stage:
     h, first = config.hidden, float(np.log(config.keep / (1.0 - config.keep)))
     sizes = (masking.size, h, h, law.outputs)
 
@@ -121,11 +121,11 @@ class CCIL(Method):
     def fit(self, data: Transitions, run: Run) -> Agent:
         keep, factors, layout = ~data.held_out, data.factors, Layout(data.factors)
         stats = statistics(layout, data.state[keep], data.action[keep], data.next_state[keep])
-        masking = Masking(View(factors, stats), layout.factor_of_column[: factors.state_size])
-        law = imitated(factors, data.action[keep])
+        masking = Masking(PolicyInput(factors, stats), layout.factor_of_column[: factors.state_size])
+        law = action_distribution(factors, data.action[keep])
         nets = run.fit(ccil_stage(self.config, masking, law, len(factors.state)), data.batch(keep), ())
 
         def policy(nets: Nets, state: Array, goal: Array) -> Array:
             return nets.policy(masking(state, goal, (nets.theta > 0).astype(jnp.float32)))
 
-        return imitator(run.seeds, nets, law, policy, self.config.greedy)
+        return make_imitator(run.seeds, nets, law, policy, self.config.greedy)

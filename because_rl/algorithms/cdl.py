@@ -51,7 +51,7 @@ from because_rl.models.likelihood import negative_log_likelihood, per_target, sp
 from because_rl.models.nets import normal, silu, uniform
 from because_rl.models.objective import Weights, background
 from because_rl.models.policy import coin
-from because_rl.planning.proposals import PlannedConfig, plan_in
+from because_rl.planning.proposals import PlanningConfig, make_planner_agent
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -62,7 +62,7 @@ HELD = 2048
 
 
 @dataclass(frozen=True)
-class CDLConfig(PlannedConfig):
+class CDLConfig(PlanningConfig):
     pessimism: float | None = 0.0
     variant: Literal["information", "regularised"] = "information"
     features: int = 64
@@ -273,4 +273,6 @@ class CDL(Method):
         parameters = {"world": learner.model, "mask": graphs}
         figures = {"edges": np.asarray(graphs.sum((1, 2)))}
         # The action law and the value see what some seed's graph joins to the goal.
-        return plan_in(data, run, c, layout, stats, np.asarray(graphs.mean(0)), parameters, nodes.predict, figures)
+        return make_planner_agent(
+            data, run, c, layout, stats, np.asarray(graphs.mean(0)), parameters, nodes.predict, figures
+        )

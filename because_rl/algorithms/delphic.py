@@ -44,14 +44,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
+from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
 from because_rl.models.column_statistics import LEAST, Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import MLP, normal
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.models.policy import Imitated, View, imitated
-from because_rl.planning.proposals import PlannedConfig, each_seed, plan_in
+from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, make_planner_agent
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -59,7 +59,7 @@ from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class DelphicConfig(PlannedConfig):
+class DelphicConfig(PlanningConfig):
     worlds: int = 5
     members: int = 2
     """models in each world"""
@@ -81,7 +81,9 @@ class World(eqx.Module):
     encoder: MLP
     behaviour: MLP
 
-    def __init__(self, layout: Layout, key: PRNGKeyArray, c: DelphicConfig, summary: int, seen: int, law: Imitated):
+    def __init__(
+        self, layout: Layout, key: PRNGKeyArray, c: DelphicConfig, summary: int, seen: int, law: ActionDistribution
+    ):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.model = BilinearModel(layout, k1, hidden=c.hidden, events=1)
         self.shift = []
@@ -93,9 +95,9 @@ class World(eqx.Module):
         self.encoder = MLP((summary, c.hidden, 2 * c.latent), k3)
         self.behaviour = MLP((seen + c.latent, c.hidden, c.hidden, law.outputs), k4, last=0.1)
 
-    def __call__(self, stats: Statistics, wiring: Wiring, x: Array, z: Float[Array, " latent"]) -> list[Outputs]:
+    def __call__(self, stats: Statistics, gates: Gates, x: Array, z: Float[Array, " latent"]) -> list[Outputs]:
         moved = []
-        for out, shift in zip(self.model(stats, wiring, x), self.shift, strict=True):
+        for out, shift in zip(self.model(stats, gates, x), self.shift, strict=True):
             by = jnp.einsum("mp,pcl,l->mc", out.phi, shift, z)
             moved.append(out._replace(value=out.value + (by[:, None] if out.value.ndim == 3 else by)))
         return moved
@@ -112,10 +114,10 @@ class World(eqx.Module):
 def world_loss(
     c: DelphicConfig,
     stats: Statistics,
-    view: View,
-    law: Imitated,
+    view: PolicyInput,
+    law: ActionDistribution,
     worlds: World,
-    wiring: Wiring,
+    gates: Gates,
     batch: Batch,
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
@@ -131,13 +133,13 @@ def world_loss(
         x = jnp.concatenate([mine["state"], mine["action"]], axis=1)
 
         def row(x: Array, z: Array, state: Array, goal: Array, action: Array, after: Array) -> tuple[Array, Array]:
-            told = negative_log_likelihood(world.model.layout, stats, world(stats, wiring, x, z), state, after).sum()
+            told = negative_log_likelihood(world.model.layout, stats, world(stats, gates, x, z), state, after).sum()
             return told, law.cost(world.behaviour(jnp.concatenate([view(state, goal), z])), action)
 
         names = ("state", "goal", "action", "next_state")
         nll, cost = (part.mean() for part in jax.vmap(row)(x, z, *(mine[name] for name in names)))
         # All that keeps models plain, with the likelihood at z in place of the one at 0.
-        plain, terms = world_model_loss(c.weights, stats, world.model, wiring, mine, k4)
+        plain, terms = world_model_loss(c.weights, stats, world.model, gates, mine, k4)
         total = plain - terms["nll"] + nll + cost + c.kl * kl
         return total, {"nll": nll, "behaviour": cost, "kl": kl, "background": terms["background"]}
 
@@ -146,7 +148,9 @@ def world_loss(
     return total.sum(), {name: value.mean() for name, value in terms.items()}
 
 
-def worlds_stage(c: DelphicConfig, layout: Layout, stats: Statistics, view: View, law: Imitated, summary: int) -> Stage:
+def worlds_stage(
+    c: DelphicConfig, layout: Layout, stats: Statistics, view: PolicyInput, law: ActionDistribution, summary: int
+) -> Stage:
     """`summary`: how many columns it has."""
 
     def init(key: PRNGKeyArray, fixed: Any) -> World:
@@ -182,24 +186,24 @@ class Delphic(Method):
     def fit(self, data: Transitions, run: Run) -> Agent:
         c, seeds, layout, keep = self.config, len(run.seeds), Layout(data.factors), ~data.held_out
         stats = statistics(layout, data.state, data.action, data.next_state)
-        view, law = View(data.factors, stats), imitated(data.factors, data.action[keep])
+        view, law = PolicyInput(data.factors, stats), action_distribution(data.factors, data.action[keep])
         everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
-        wiring = each_seed(wire(layout, everything), seeds)
+        gates = broadcast_over_seeds(make_gates(layout, everything), seeds)
         summary = summaries(data, stats)[keep]
         batch = data.batch(keep) | {"summary": jnp.asarray(summary)}
-        worlds = run.fit(worlds_stage(c, layout, stats, view, law, summary.shape[1]), batch, wiring)
+        worlds = run.fit(worlds_stage(c, layout, stats, view, law, summary.shape[1]), batch, gates)
 
-        parameters = {"models": worlds.model, "wiring": wiring, "usual": jnp.ones(seeds)}
+        parameters = {"models": worlds.model, "gates": gates, "usual": jnp.ones(seeds)}
         held = data.batch(data.held_out)
         doubt = jax.vmap(lambda p, s, a: consult(c, layout, stats, p, s, a)[1], (None, 0, 0))
         usual = jax.jit(jax.vmap(doubt, (0, None, None)))(parameters, held["state"], held["action"])
         parameters["usual"] = jnp.maximum(usual.mean(1), LEAST)
-        return plan_in(data, run, c, layout, stats, everything, parameters, partial(predict, c))
+        return make_planner_agent(data, run, c, layout, stats, everything, parameters, partial(predict, c))
 
 
-def expectations(layout: Layout, stats: Statistics, wiring: Wiring, models: BilinearModel, x: Array) -> tuple[Any, Any]:
+def expectations(layout: Layout, stats: Statistics, gates: Gates, models: BilinearModel, x: Array) -> tuple[Any, Any]:
     """The outputs of all models at z = 0, and (models, columns of the targets) what they expect."""
-    each = jax.vmap(lambda model: model(stats, wiring, x))(models)
+    each = jax.vmap(lambda model: model(stats, gates, x))(models)
     found = []
     for family, out in zip(layout.families, each, strict=True):
         value = out.value
@@ -221,7 +225,7 @@ def consult(
     c: DelphicConfig, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
 ) -> tuple[list[Outputs], Array]:
     """The mean prediction of all worlds, and u."""
-    each, expected = expectations(layout, stats, p["wiring"], p["models"], jnp.concatenate([state, action]))
+    each, expected = expectations(layout, stats, p["gates"], p["models"], jnp.concatenate([state, action]))
     delphic, epistemic = variances(expected, c.worlds, c.members)
     return [jax.tree.map(lambda a: a.mean(0), out) for out in each], delphic + c.epistemic * epistemic
 

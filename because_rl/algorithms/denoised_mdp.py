@@ -41,7 +41,7 @@ from because_rl.models.latent import Blocks, bound, draw, in_some_seed, places, 
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
-from because_rl.planning.proposals import PlannedConfig, plan_in
+from because_rl.planning.proposals import PlanningConfig, make_planner_agent
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -51,7 +51,7 @@ X, Y = range(2)
 
 
 @dataclass(frozen=True)
-class BlocksConfig(PlannedConfig):
+class BlocksConfig(PlanningConfig):
     pessimism: float | None = 0.0
     kl: float = 0.1
     precision: float = 0.1
@@ -118,6 +118,6 @@ class DenoisedMDP(Method):
         world = run.fit(denoised_stage(c, layout, stats, usual), data.batch(keep), ()).world
         in_x = np.asarray(jax.vmap(share)(world))[:, X]
         figures = {"factors in x": in_x.sum(1)}
-        return plan_in(
+        return make_planner_agent(
             data, run, c, layout, stats, in_some_seed(layout, in_x), {"world": world}, nodes.predict, figures
         )

@@ -52,7 +52,7 @@ from because_rl.models.nodes import (
     relations,
 )
 from because_rl.models.objective import Weights, background
-from because_rl.planning.proposals import PlannedConfig, plan_in
+from because_rl.planning.proposals import PlanningConfig, make_planner_agent
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -60,7 +60,7 @@ from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class GNNConfig(PlannedConfig):
+class GNNConfig(PlanningConfig):
     pessimism: float | None = 0.0
     layers: int = 3
     bases: int = 8
@@ -189,4 +189,4 @@ class GNN(Method):
         )
         world = run.fit(stage, data.batch(~data.held_out), ())
         everything = np.ones((len(layout.inputs), len(data.factors.state)), np.float32)
-        return plan_in(data, run, c, layout, stats, everything, {"world": world}, predict)
+        return make_planner_agent(data, run, c, layout, stats, everything, {"world": world}, predict)

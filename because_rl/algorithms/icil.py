@@ -44,7 +44,7 @@ from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.latent import information
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, normal, uniform
-from because_rl.models.policy import Imitated, View, imitated, imitator
+from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution, make_imitator
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -134,7 +134,7 @@ def environments(data: Transitions, keep: np.ndarray, stats: Statistics, count: 
     return label[of]
 
 
-def energy_stage(config: ICILConfig, view: View, low: Array, high: Array) -> Stage:
+def energy_stage(config: ICILConfig, view: PolicyInput, low: Array, high: Array) -> Stage:
     """`low` and `high`: the range of the standardised state."""
     c, h, size = config.langevin, config.hidden, len(low)
 
@@ -189,9 +189,9 @@ def imagine(nets: Nets, phi: Array, eta: Array, environment: Array, action: Arra
 
 def icil_loss(
     c: ICILConfig,
-    view: View,
+    view: PolicyInput,
     stats: Statistics,
-    law: Imitated,
+    law: ActionDistribution,
     nets: Nets,
     energy: Any,
     batch: Batch,
@@ -229,7 +229,9 @@ def icil_loss(
     return total + classifier + mine, terms | {"imitation": imitation, "classifier": classifier}
 
 
-def icil_stage(config: ICILConfig, view: View, stats: Statistics, law: Imitated, state: int, action: int) -> Stage:
+def icil_stage(
+    config: ICILConfig, view: PolicyInput, stats: Statistics, law: ActionDistribution, state: int, action: int
+) -> Stage:
     """`state` and `action`: how many columns they have."""
     h, count = config.hidden, config.environments
 
@@ -266,7 +268,7 @@ class ICIL(Method):
     def fit(self, data: Transitions, run: Run) -> Agent:
         keep, factors, size = ~data.held_out, data.factors, data.factors.state_size
         stats = statistics(Layout(factors), data.state[keep], data.action[keep], data.next_state[keep])
-        view, law = View(factors, stats), imitated(factors, data.action[keep])
+        view, law = PolicyInput(factors, stats), action_distribution(factors, data.action[keep])
         low, high = ((edge[:size] - view.mean[:size]) / view.scale[:size] for edge in (stats.low, stats.high))
         batch = data.batch(keep)
         energy = run.fit(energy_stage(self.config, view, low, high), batch, ())
@@ -279,4 +281,4 @@ class ICIL(Method):
             x, g = jnp.split(view(state, goal), [size])
             return nets.policy(jnp.concatenate([encode(nets.phi, x), g]))
 
-        return imitator(run.seeds, nets, law, policy, self.config.greedy)
+        return make_imitator(run.seeds, nets, law, policy, self.config.greedy)

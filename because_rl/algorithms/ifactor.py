@@ -55,7 +55,7 @@ from because_rl.models.latent import Blocks, bound, draw, in_some_seed, informat
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
-from because_rl.planning.proposals import plan_in
+from because_rl.planning.proposals import make_planner_agent
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -172,7 +172,7 @@ class IFactor(Method):
         shares = np.asarray(jax.vmap(share)(world))
         relevant = shares[:, AR] + shares[:, R]
         figures = {"factors in ar and r": relevant.sum(1)}
-        return plan_in(
+        return make_planner_agent(
             data, run, c, layout, stats, in_some_seed(layout, relevant), {"world": world}, nodes.predict, figures
         )
 

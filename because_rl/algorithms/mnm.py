@@ -45,15 +45,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, dense, dense_size, see, wire
+from because_rl.models.bilinear import BilinearModel, Gates, Outputs, dense, dense_size, make_gates, views
 from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, split
 from because_rl.models.nets import MLP, normal, uniform
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.models.policy import EDGE, coin, one_of
+from because_rl.models.policy import EDGE, coin, sample_one_hot
 from because_rl.models.value import Value, value_loss, value_of_goal
-from because_rl.planning.proposals import PlannedConfig, each_seed, plan_in
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, make_planner_agent
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -63,7 +63,7 @@ PLACES = 16
 
 
 @dataclass(frozen=True)
-class MnMConfig(PlannedConfig):
+class MnMConfig(PlanningConfig):
     joint: float = 0.1
     """of the bound beside the likelihood, in the model's loss"""
     floor: float = 0.01
@@ -91,8 +91,8 @@ class Discriminator(eqx.Module):
         self.net = MLP((size, hidden, hidden, 1), k1, last=0.1)
 
     def __call__(self, layout: Layout, stats: Statistics, state: Array, action: Array, after: Array) -> Array:
-        whole = Wiring(jnp.ones((1, layout.size)), jnp.arange(layout.size)[None])
-        seen = see(layout, stats, whole, jnp.concatenate([state, action]))
+        whole = Gates(jnp.ones((1, layout.size)), jnp.arange(layout.size)[None])
+        seen = views(layout, stats, whole, jnp.concatenate([state, action]))
         row = dense(layout, jax.tree.map(lambda part: part[0], seen), self.embed)
         continuous = np.zeros(len(state), bool)
         for factor in layout.factors.state:
@@ -126,21 +126,21 @@ def draw(
             whim = jnp.exp(out.spread) * jax.scipy.special.ndtri(jnp.clip(u, EDGE, 1.0 - EDGE))
             parts.append(split(layout, family, state) + (value + whim) * split(layout, family, stats.change))
         elif family.type == "categorical":
-            parts.append(jax.vmap(one_of)(value, u)[:, : family.width])
+            parts.append(jax.vmap(sample_one_hot)(value, u)[:, : family.width])
         else:
             parts.append(coin(value, u))
     return join(layout, parts)
 
 
 def mnm_loss(
-    c: MnMConfig, layout: Layout, stats: Statistics, nets: Nets, wiring: Wiring, batch: Batch, key: PRNGKeyArray
+    c: MnMConfig, layout: Layout, stats: Statistics, nets: Nets, gates: Gates, batch: Batch, key: PRNGKeyArray
 ) -> tuple[Array, dict[str, Array]]:
     still, factors = jax.lax.stop_gradient, layout.factors
     k1, k2, k3 = jax.random.split(key, 3)
-    fit, terms = world_model_loss(c.weights, stats, nets.model, wiring, batch, k1)
+    fit, terms = world_model_loss(c.weights, stats, nets.model, gates, batch, k1)
 
     def imagine(state: Array, action: Array, noise: Array) -> Array:
-        return draw(layout, stats, nets.model(stats, wiring, jnp.concatenate([state, action])), state, noise)
+        return draw(layout, stats, nets.model(stats, gates, jnp.concatenate([state, action])), state, noise)
 
     def judge(discriminator: Discriminator, after: Array) -> Array:
         return jax.vmap(partial(discriminator, layout, stats))(batch["state"], batch["action"], after)
@@ -183,10 +183,10 @@ class MnM(Method):
         c, layout = self.config, Layout(data.factors)
         stats = statistics(layout, data.state, data.action, data.next_state)
         everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
-        wiring = each_seed(wire(layout, everything), len(run.seeds))
-        nets = run.fit(mnm_stage(c, layout, stats), data.batch(~data.held_out), wiring)
-        parameters = {"model": nets.model, "discriminator": nets.discriminator, "wiring": wiring}
-        return plan_in(data, run, c, layout, stats, everything, parameters, partial(predict, c.floor))
+        gates = broadcast_over_seeds(make_gates(layout, everything), len(run.seeds))
+        nets = run.fit(mnm_stage(c, layout, stats), data.batch(~data.held_out), gates)
+        parameters = {"model": nets.model, "discriminator": nets.discriminator, "gates": gates}
+        return make_planner_agent(data, run, c, layout, stats, everything, parameters, partial(predict, c.floor))
 
 
 def penalty(floor: float, ratio: Array) -> Array:
@@ -197,6 +197,6 @@ def penalty(floor: float, ratio: Array) -> Array:
 def predict(
     floor: float, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
 ) -> tuple[list[Outputs], Array]:
-    outputs = p["model"](stats, p["wiring"], jnp.concatenate([state, action]))
+    outputs = p["model"](stats, p["gates"], jnp.concatenate([state, action]))
     likeliest = decode(layout, stats, outputs, state, hard=True).state
     return outputs, penalty(floor, p["discriminator"](layout, stats, state, action, likeliest))

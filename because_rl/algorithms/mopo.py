@@ -24,11 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
+from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
 from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.planning.proposals import PlannedConfig, each_seed, plan_in
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, make_planner_agent
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -36,7 +36,7 @@ from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class MOPOConfig(PlannedConfig):
+class MOPOConfig(PlanningConfig):
     members: int = 5
     penalty: Literal["disagreement", "max_sigma"] = "disagreement"
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
@@ -53,7 +53,7 @@ class Ensemble(eqx.Module):
 
 
 def ensemble_loss(
-    weights: Weights, stats: Statistics, model: Ensemble, wiring: Wiring, batch: Batch, key: Array
+    weights: Weights, stats: Statistics, model: Ensemble, gates: Gates, batch: Batch, key: Array
 ) -> tuple[Array, dict[str, Array]]:
     """Each member on its own draw from the batch (a bootstrap)."""
     rows, members = len(batch["state"]), len(jax.tree.leaves(model.members)[0])
@@ -61,7 +61,7 @@ def ensemble_loss(
     def member(one: BilinearModel, key: Array) -> tuple[Array, dict[str, Array]]:
         k1, k2 = jax.random.split(key)
         some = jax.random.randint(k1, (rows,), 0, rows)
-        return world_model_loss(weights, stats, one, wiring, {k: v[some] for k, v in batch.items()}, k2)
+        return world_model_loss(weights, stats, one, gates, {k: v[some] for k, v in batch.items()}, k2)
 
     total, terms = jax.vmap(member)(model.members, jax.random.split(key, members))
     return total.sum(), {name: value.mean() for name, value in terms.items()}
@@ -79,7 +79,7 @@ class MOPO(Method):
         train = data.batch(~data.held_out)
         stats = statistics(layout, data.state, data.action, data.next_state)
         everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
-        wiring = each_seed(wire(layout, everything), seeds)
+        gates = broadcast_over_seeds(make_gates(layout, everything), seeds)
 
         ensemble = run.fit(
             Stage(
@@ -91,14 +91,14 @@ class MOPO(Method):
                 c.rate,
             ),
             train,
-            wiring,
+            gates,
         )
-        parameters = {"ensemble": ensemble, "wiring": wiring, "usual": jnp.ones(seeds)}
+        parameters = {"ensemble": ensemble, "gates": gates, "usual": jnp.ones(seeds)}
         held = data.batch(data.held_out)
         doubt = jax.vmap(lambda p, s, a: consult(c.penalty, layout, stats, p, s, a)[1], (None, 0, 0))
         usual = jax.jit(jax.vmap(doubt, (0, None, None)))(parameters, held["state"], held["action"])
         parameters["usual"] = jnp.maximum(usual.mean(1), 1e-6)
-        return plan_in(data, run, c, layout, stats, everything, parameters, partial(predict, c.penalty))
+        return make_planner_agent(data, run, c, layout, stats, everything, parameters, partial(predict, c.penalty))
 
 
 def consult(
@@ -106,7 +106,7 @@ def consult(
 ) -> tuple[list[Outputs], Array]:
     """The mean prediction of the members, and u."""
     x = jnp.concatenate([state, action])
-    each = jax.vmap(lambda m: m(stats, p["wiring"], x))(p["ensemble"].members)
+    each = jax.vmap(lambda m: m(stats, p["gates"], x))(p["ensemble"].members)
     return [_average(out) for out in each], uncertainty(layout, penalty, each)
 
 

@@ -32,7 +32,7 @@ from because_rl.factors import FactorSpec
 from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, normal
-from because_rl.models.policy import ActorAgent, View, check_actions
+from because_rl.models.policy import ActorAgent, PolicyInput, check_actions
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -158,7 +158,7 @@ def _nets(actor: tuple[int, ...], critic: tuple[int, ...], key: PRNGKeyArray) ->
     return MLP(actor, k1, last=0.1), jax.vmap(lambda k: MLP(critic, k))(jax.random.split(k2))
 
 
-def td3bc_stage(config: TD3BCConfig, view: View, actions: Actions) -> Stage:
+def td3bc_stage(config: TD3BCConfig, view: PolicyInput, actions: Actions) -> Stage:
     def init(key: PRNGKeyArray, fixed: Any) -> Nets:
         actor, critics = actions.nets(config, view.size, key)
         return Nets(actor, critics, actor, critics)
@@ -211,7 +211,7 @@ class TD3BC(Method):
     def fit(self, data: Transitions, run: Run) -> Agent:
         keep, factors = ~data.held_out, data.factors
         stats = statistics(Layout(factors), data.state[keep], data.action[keep], data.next_state[keep])
-        view, actions = View(factors, stats), make_actions(factors, stats)
+        view, actions = PolicyInput(factors, stats), make_actions(factors, stats)
         nets = run.fit(td3bc_stage(self.config, view, actions), data.batch(keep), ())
 
         def choose(actor: MLP, state: Array, goal: Array, noise: Array) -> Array:

@@ -30,10 +30,10 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a method on a dataset, several seeds at once. Stopped at any moment, --resume loses one chunk at most."""
-    from because_rl.runs.compilation import keep_programs
+    from because_rl.runs.compilation import use_home_compilation_cache
     from because_rl.runs.train import train as run
 
-    keep_programs(root)
+    use_home_compilation_cache(root)
     overrides = dict(setting(text) for text in settings or ())
     try:
         with training_bar(f"{method} on {data}") as report:
@@ -64,10 +64,10 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Success of a trained method in worlds that it has not seen, final and best of its rounds; kept beside the run."""
-    from because_rl.runs.compilation import keep_programs
+    from because_rl.runs.compilation import use_home_compilation_cache
     from because_rl.runs.evaluate import evaluate_run
 
-    keep_programs(root)
+    use_home_compilation_cache(root)
     with progress_bar("Evaluating", "steps") as report:
         results = evaluate_run(run, root, split, episodes, spurious, report)
     rows = [

@@ -35,7 +35,7 @@ def held_out_accuracy(agent: PlannerAgent, data: Transitions) -> list[dict[str, 
     stats = statistics(layout, data.state, data.action, data.next_state)
     held = _held(data)
     figures = jax.jit(jax.vmap(partial(evaluate, stats), in_axes=(0, 0, None)))(
-        agent.parameters["world"], agent.parameters["wiring"], held
+        agent.parameters["world"], agent.parameters["gates"], held
     )
     right = np.asarray(figures["right"], float)  # (seeds, targets)
     now, then = np.asarray(held["state"], float), np.asarray(held["next_state"], float)

@@ -47,9 +47,9 @@ def episodic_loss(
     batch = make_batch(world, split, spurious, processes=processes)
     states, actions = [], []
 
-    def act(observation: Observation, left: int) -> np.ndarray:
+    def act(observation: Observation, steps_left: int) -> np.ndarray:
         state, goal = (part.reshape(k, episodes, part.shape[1]) for part in observation)
-        chosen = np.asarray(agent.act(state, goal, left))
+        chosen = np.asarray(agent.act(state, goal, steps_left))
         chosen = legal(chosen.reshape(k * episodes, *chosen.shape[2:]), batch.action_space)
         states.append(observation.state)
         actions.append(np.asarray(batch.factors.encode_action(chosen), np.float32))

@@ -12,7 +12,7 @@ from because_rl.envs.batch import BatchEnv, Observation
 from because_rl.envs.crash.batch import crash_step
 from because_rl.evaluation.oracle_planner import Oracle
 from because_rl.factors import FactorSpec
-from because_rl.planning.shooting import Imagined, Plan, ShootingConfig, first_plan, plan
+from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 
 SHOOTING = ShootingConfig(population=768, horizon=30, pessimism=0.0, proposals="uniform", hold=6)
 
@@ -22,7 +22,7 @@ def _crash_advance(slope: jax.Array, state: jax.Array, action: jax.Array) -> tup
     return after, after, jnp.zeros(())
 
 
-CRASH = Imagined(
+CRASH = PlanningModel(
     begin=lambda slope, state: state,
     advance=_crash_advance,
     law=lambda slope, state, goal, noise: jnp.zeros_like(noise[1:]),
@@ -39,14 +39,14 @@ def _crash_plans(
     state: jax.Array,
     goal: jax.Array,
     before: Plan,
-    left: jax.Array,
+    steps_left: jax.Array,
     key: jax.Array,
 ) -> Plan:
     limit = jnp.ones(factors.action_size)
 
     def one(world: tuple) -> Plan:
         slope, state, goal, before, key = world
-        return plan(config, factors, CRASH, slope, state, goal, before, left, -limit, limit, key)
+        return plan(config, factors, CRASH, slope, state, goal, before, steps_left, -limit, limit, key)
 
     keys = jax.random.split(key, len(state))
     return jax.lax.map(one, (slope, state, goal, before, keys), batch_size=16)  # what fits a cache, and memory
@@ -62,10 +62,10 @@ class CrashOracle(Oracle):
         nothing = first_plan(self.config, batch.factors)
         self.plans: Plan = jax.tree.map(lambda a: jnp.broadcast_to(a, (batch.size, *a.shape)), nothing)
 
-    def act(self, observation: Observation, left: int) -> np.ndarray:
+    def act(self, observation: Observation, steps_left: int) -> np.ndarray:
         state, goal = (jnp.asarray(part) for part in observation)
-        key = jax.random.fold_in(self.key, left)
+        key = jax.random.fold_in(self.key, steps_left)
         self.plans = _crash_plans(
-            self.config, self.factors, self.slope, state, goal, self.plans, jnp.asarray(left), key
+            self.config, self.factors, self.slope, state, goal, self.plans, jnp.asarray(steps_left), key
         )
         return np.asarray(self.plans.actions[:, 0])

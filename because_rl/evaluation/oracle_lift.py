@@ -40,16 +40,17 @@ class LiftOracle(Oracle):
         self.worlds, self.branches = batch, Branches(batch.split, batch.spurious, batch.workers)
         self.kept = np.zeros((batch.size, batch.horizon, batch.factors.action_size))
 
-    def act(self, observation: Observation, left: int) -> np.ndarray:
+    def act(self, observation: Observation, steps_left: int) -> np.ndarray:
         n, running = self.population, np.flatnonzero(~self.worlds.terminated)
         state = self.branches.leave(self.worlds, np.repeat(running, n))
         goal = np.repeat(observation.goal[running], n, axis=0)
-        follow = (np.arange(len(state)) % n == 0) & (left < self.worlds.horizon)  # on the first step there is no plan
+        has_plan = steps_left < self.worlds.horizon  # not on the first step
+        follow = (np.arange(len(state)) % n == 0) & has_plan
         given = np.repeat(self.kept[running], n, axis=0)
-        chosen = np.zeros((len(state), left, given.shape[2]))
+        chosen = np.zeros((len(state), steps_left, given.shape[2]))
         winner = np.full(len(running), -1)
         noise = self.rng.standard_normal(chosen[:, 0].shape)
-        for t in range(left):
+        for t in range(steps_left):
             fresh = np.clip(expert(state) + self.spread * noise, -1.0, 1.0).astype(np.float32)  # as worlds take them
             chosen[:, t] = np.where(follow[:, None], given[:, t], fresh)
             state = self.branches.move(chosen[:, t], np.repeat(winner < 0, n))
@@ -59,8 +60,8 @@ class LiftOracle(Oracle):
                 break
             more = self.rng.standard_normal(noise.shape)
             noise = self.memory * noise + (1 - self.memory**2) ** 0.5 * more
-        best = chosen.reshape(-1, n, left, given.shape[2])[np.arange(len(running)), np.maximum(winner, 0)]
-        self.kept[running, : left - 1] = best[:, 1:]
+        best = chosen.reshape(-1, n, steps_left, given.shape[2])[np.arange(len(running)), np.maximum(winner, 0)]
+        self.kept[running, : steps_left - 1] = best[:, 1:]
         actions = np.zeros((self.worlds.size, given.shape[2]))
         actions[running] = best[:, 0]
         return actions

@@ -26,7 +26,7 @@ class Oracle(ABC):
         """The worlds have been reset: look behind them."""
 
     @abstractmethod
-    def act(self, observation: Observation, left: int) -> np.ndarray: ...
+    def act(self, observation: Observation, steps_left: int) -> np.ndarray: ...
 
     def close(self) -> None:  # noqa: B027  (most have nothing to close)
         """Give back threads."""

@@ -17,8 +17,8 @@ class UnlockOracle(Oracle):
     def begin(self, batch: BatchEnv) -> None:
         self.planner = ValueIteration(_unlock_model, batch.factors, batch.horizon)
 
-    def act(self, observation: Observation, left: int) -> np.ndarray:
-        return self.planner.act(observation.state, observation.goal, left)
+    def act(self, observation: Observation, steps_left: int) -> np.ndarray:
+        return self.planner.act(observation.state, observation.goal, steps_left)
 
 
 def _unlock_model(state: np.ndarray, action: np.ndarray) -> Successors:

@@ -65,9 +65,9 @@ def evaluate(
     k = len(agent.seeds)
     agent.begin(episodes, child_seed(seed, "act", world, split))
 
-    def act(observation: Observation, left: int) -> np.ndarray:
+    def act(observation: Observation, steps_left: int) -> np.ndarray:
         state, goal = (part.reshape(k, episodes, part.shape[1]) for part in observation)
-        action = np.asarray(agent.act(state, goal, left))
+        action = np.asarray(agent.act(state, goal, steps_left))
         return action.reshape(k * episodes, *action.shape[2:])
 
     scenes = layouts(world, split, episodes)

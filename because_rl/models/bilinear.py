@@ -1,8 +1,8 @@
-"""The causal world model: T(s'_j | s, a) = phi_j(s, a)^T C mu(s'_j), where phi_j sees the parents of j only.
+"""The causal world model: features phi_j(s, a) that see the parents of target j only, and a readout of s'_j from them.
 
 For each target j the row x = [s, a] is gated by the edge weights M-bar before anything else touches it, so a
 non-parent has no path to the target: d next_j / d x_i is exactly 0 where M_ij = 0. Then one network per family
-(`layout`) makes phi_j, from which the next factor is decoded by the likelihood of its type:
+(`layout`) makes phi_j. Predictions are a readout of phi_j by the likelihood of the factor's type:
 
 - continuous: a Gaussian around s_j plus a decoded change;
 - categorical: a softmax over levels, whose logits are inner products with mu(level);
@@ -11,7 +11,8 @@ non-parent has no path to the target: d next_j / d x_i is exactly 0 where M_ij =
 Purely additive features cannot say 'moves by (dx, dy) from here', so phi_j mixes its parents. And the paper's
 equation 6, |mu(s') K_mu^-1 - C^T phi(s, a)|^2, collapses as it stands: everything shrinks, or mu grows without
 bound. Here the likelihood holds phi, and mu is whitened (mean 0, covariance 1), so that K_mu is the identity and
-mu can neither shrink nor grow.
+mu can neither shrink nor grow. The bilinear form phi^T C mu of the paper is not what predicts: C^T phi(s, a) is fitted
+to mu(s') beside the likelihood (`objective`), and the energy model reads it as the expected mu (`energy.predict_mu`).
 """
 
 from __future__ import annotations
@@ -32,26 +33,28 @@ ZOOM = 10.0
 """Differences are also seen through asinh(ZOOM d): what matters of a distance is often whether it is small."""
 
 
-class Wiring(NamedTuple):
-    """The mask as networks use it."""
+class Gates(NamedTuple):
+    """The mask as networks use it: what each column of a row is multiplied by, for each target."""
 
-    gates: Float[Array, "targets columns"]
+    weight: Float[Array, "targets columns"]
+    """in [0, 1]"""
     order: Array
     """(targets, columns): the relabelling of `Layout.relabelling`"""
 
 
-def wire(layout: Layout, weights: np.ndarray) -> Wiring:
-    """Of M-bar: an edge that at least half of the batches keep is open, a weaker one fades, one of none is shut.
+def make_gates(layout: Layout, weights: np.ndarray) -> Gates:
+    """Gates from the mask M-bar, (inputs, targets) in [0, 1]: 1 for an edge that at least half of the batches keep,
+    twice the weight for a weaker one, 0 for an edge that none keeps.
 
-    A batch has fewer rows than the data and misses some edges for that alone; a gate of .5 on two factors that
-    must meet would leave a quarter of what says so.
+    A batch has fewer rows than the data and misses some edges for that alone. And a gate of .5 on each of two factors
+    whose product matters would leave a quarter of the product.
     """
     gates = np.minimum(1.0, 2.0 * layout.gates(weights))
-    return Wiring(jnp.asarray(gates), jnp.asarray(layout.relabelling(weights)))
+    return Gates(jnp.asarray(gates), jnp.asarray(layout.relabelling(weights)))
 
 
 class Outputs(NamedTuple):
-    """Of one family, for one row."""
+    """What the model says of one family, for one row."""
 
     phi: Float[Array, "members p"]
     value: Array
@@ -60,30 +63,33 @@ class Outputs(NamedTuple):
     """continuous: (members, width) log standard deviation in the same units; else empty"""
 
 
-class Seen(NamedTuple):
+class Views(NamedTuple):
     """Views of a row, standardised and gated; with a leading axis of targets, or of one target."""
 
     plain: Array
     """the columns that are on no slots"""
-    apart: Array
-    """differences of factors of one kind, in their own units and not gated"""
-    both: Array
-    """gates of the two"""
+    difference: Array
+    """differences of factors of one kind, in units of their spread and not gated"""
+    pair_gate: Array
+    """product of the gates of the two factors of each difference"""
     gated: Array
     """all columns"""
 
 
-def see(layout: Layout, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"]) -> Seen:
-    """Each target's view of a row. Columns are picked by products: to gather them takes a CPU several times as long."""
-    gates = jnp.take_along_axis(wiring.gates, wiring.order, axis=1)
-    pick = jax.nn.one_hot(wiring.order, layout.size)  # (targets, columns, columns)
+def views(layout: Layout, stats: Statistics, gates: Gates, x: Float[Array, " columns"]) -> Views:
+    """What each target may see of a row x = [s, a].
+
+    Columns are picked by matrix products: gathering them takes a CPU several times as long.
+    """
+    weight = jnp.take_along_axis(gates.weight, gates.order, axis=1)
+    pick = jax.nn.one_hot(gates.order, layout.size)  # (targets, columns, columns)
     plain, (first, second) = layout.plain_columns, layout.pair_columns
     standard = (x - stats.mean) / stats.scale
-    return Seen(
-        _product(standard, pick[:, plain] * gates[:, plain, None]),
-        _product(x, pick[:, first] - pick[:, second]) / stats.apart[None],
-        gates[:, first] * gates[:, second],
-        standard[wiring.order] * gates,
+    return Views(
+        _product(standard, pick[:, plain] * weight[:, plain, None]),
+        _product(x, pick[:, first] - pick[:, second]) / stats.difference[None],
+        weight[:, first] * weight[:, second],
+        standard[gates.order] * weight,
     )
 
 
@@ -92,10 +98,10 @@ def _product(x: Float[Array, " columns"], maps: Float[Array, "targets n columns"
     return jnp.dot(x, maps.reshape(targets * n, columns).T, precision="highest").reshape(targets, n)
 
 
-def dense(layout: Layout, seen: Seen, embed: dict[str, Array]) -> Array:
-    """The features of one view that do not depend on a slot: columns, differences, meetings, places."""
-    gated = seen.gated
-    parts = [seen.plain, seen.apart * seen.both, jnp.arcsinh(ZOOM * seen.apart) * seen.both / 3.0]
+def dense(layout: Layout, view: Views, embed: dict[str, Array]) -> Array:
+    """The features of one target's view that do not depend on a slot: columns, differences, meetings, places."""
+    gated = view.gated
+    parts = [view.plain, view.difference * view.pair_gate, jnp.arcsinh(ZOOM * view.difference) * view.pair_gate / 3.0]
     for i, k in layout.meetings:
         parts.append((gated[layout.columns[i]] * gated[layout.columns[k]]).sum(keepdims=True))
     for kind, members in layout.slot_kinds.items():
@@ -105,7 +111,7 @@ def dense(layout: Layout, seen: Seen, embed: dict[str, Array]) -> Array:
     return jnp.concatenate(parts)
 
 
-def some(rows: Array, members: tuple[int, ...]) -> Array:
+def take_rows(rows: Array, members: tuple[int, ...]) -> Array:
     """Rows by their numbers; a slice where they are neighbours, since gathering is slow on a GPU."""
     first, last = members[0], members[-1]
     return rows[first : last + 1] if members == tuple(range(first, last + 1)) else rows[np.array(members)]
@@ -181,8 +187,8 @@ class SlotHead(eqx.Module):
             return phi, 4.0 * local + stats.moves[j] * (phi @ embed.T)
 
         eye = jnp.eye(len(self.family.members))
-        found = [member(j, eye[n], gated[n]) for n, j in enumerate(self.family.members)]  # each its own columns
-        phi, logits = (jnp.stack(parts) for parts in zip(*found, strict=True))
+        each = [member(j, eye[n], gated[n]) for n, j in enumerate(self.family.members)]  # each its own columns
+        phi, logits = (jnp.stack(parts) for parts in zip(*each, strict=True))
         if self.family.optional:
             logits = jnp.concatenate([logits, jnp.zeros((len(self.family.members), 1))], axis=1)
         return Outputs(phi, logits, jnp.zeros((len(self.family.members), 0)))
@@ -214,11 +220,11 @@ class BilinearModel(eqx.Module):
         keys = iter(jax.random.split(key, 4 * len(layout.families) + len(layout.slot_kinds)))
         self.layout, self.events, self.places = layout, events, places
         self.embed = {
-            kind: normal(next(keys), (layout.inputs[of[0]].width, places)) / places**0.5 * 2.0
-            for kind, of in layout.slot_kinds.items()
+            kind: normal(next(keys), (layout.inputs[factors[0]].width, places)) / places**0.5 * 2.0
+            for kind, factors in layout.slot_kinds.items()
         }
         inputs, plain = dense_size(layout, places), len(layout.plain_columns)
-        wide = hidden if events == 1 else hidden // 2  # of networks that vote
+        event_hidden = hidden if events == 1 else hidden // 2  # of networks that vote
         self.heads, self.mu, self.core = [], [], []
         for family in layout.families:
             if family.slots:
@@ -226,7 +232,7 @@ class BilinearModel(eqx.Module):
                 self.heads.append(SlotHead(family, mates, plain, places, hidden, next(keys)))
             elif family.type == "binary":
                 many = jax.random.split(next(keys), events)
-                self.heads.append(jax.vmap(lambda k, f=family: DenseHead(f, inputs, wide, phi, k))(many))
+                self.heads.append(jax.vmap(lambda k, f=family: DenseHead(f, inputs, event_hidden, phi, k))(many))
             else:
                 self.heads.append(DenseHead(family, inputs, hidden, phi, next(keys)))
             width = mu_width(family)
@@ -234,18 +240,18 @@ class BilinearModel(eqx.Module):
             self.core.append(normal(next(keys), (places if family.slots else phi, width)) / 8.0)
 
     def __call__(
-        self, stats: Statistics, wiring: Wiring, x: Float[Array, " columns"], families: tuple[int, ...] | None = None
+        self, stats: Statistics, gates: Gates, x: Float[Array, " columns"], families: tuple[int, ...] | None = None
     ) -> list[Outputs]:
         """The outputs of all families, or of those asked for."""
         layout = self.layout
-        seen = see(layout, stats, wiring, x)
+        all_views = views(layout, stats, gates, x)
         out = []
         for n in range(len(layout.families)) if families is None else families:
             family, head = layout.families[n], self.heads[n]
             if isinstance(head, SlotHead):
-                out.append(head(layout, stats, some(seen.gated, family.members), self.embed[family.kind]))
+                out.append(head(layout, stats, take_rows(all_views.gated, family.members), self.embed[family.kind]))
                 continue
-            features = self.features(seen, n)
+            features = self.features(all_views, n)
             if family.type == "binary":
                 phi, value, spread = jax.vmap(lambda h, f=features: h(f))(head)
                 out.append(Outputs(phi.mean(0), jnp.moveaxis(value, 0, 1), spread[0]))
@@ -253,10 +259,11 @@ class BilinearModel(eqx.Module):
                 out.append(head(features))
         return out
 
-    def features(self, seen: Seen, family: int) -> Float[Array, "members n"]:
-        """What the members of a family may see of a row, of which `seen` is `see`."""
-        mine = Seen(*(some(part, self.layout.families[family].members) for part in seen))
-        return jax.vmap(lambda seen: dense(self.layout, seen, self.embed))(mine)
+    def features(self, all_views: Views, family: int) -> Float[Array, "members n"]:
+        """The dense features of a family's members, from the `views` of all targets."""
+        members = self.layout.families[family].members
+        family_views = Views(*(take_rows(part, members) for part in all_views))
+        return jax.vmap(lambda view: dense(self.layout, view, self.embed))(family_views)
 
     def represent(self, stats: Statistics, state: Float[Array, " state"]) -> list[Array]:
         """mu of each family's members before whitening, (members, width), for one next state."""

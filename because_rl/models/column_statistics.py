@@ -22,7 +22,7 @@ class Statistics(NamedTuple):
     """(columns,) the spread inside a factor, pooled over its kind; 1 for discrete columns"""
     change: jax.Array
     """(state columns,) the spread of s' - s"""
-    apart: jax.Array
+    difference: jax.Array
     """(pair columns,) the spread of differences, for `Layout.pairs`"""
     moves: jax.Array
     """(targets,) 1 where a discrete factor was ever seen to fill a column that was empty before"""
@@ -43,8 +43,16 @@ def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state
         for c in members:
             mean[c] = x[:, c].mean(0)
             scale[c] = np.maximum(np.sqrt(variance), LEAST)
-    apart = [(x[:, layout.columns[i]] - x[:, layout.columns[k]]).std(0) for i, k in layout.pairs]
+    difference = [(x[:, layout.columns[i]] - x[:, layout.columns[k]]).std(0) for i, k in layout.pairs]
     change = np.maximum((next_state.astype(np.float64) - state).std(0), LEAST)
     moves = [bool((next_state[:, f.slice] > state[:, f.slice]).any()) for f in layout.factors.state]
-    arrays = (mean, scale, change, np.concatenate([np.zeros(0), *apart]) + LEAST, np.array(moves), x.min(0), x.max(0))
+    arrays = (
+        mean,
+        scale,
+        change,
+        np.concatenate([np.zeros(0), *difference]) + LEAST,
+        np.array(moves),
+        x.min(0),
+        x.max(0),
+    )
     return Statistics(*(jnp.asarray(a, jnp.float32) for a in arrays))

@@ -23,11 +23,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.bilinear import BilinearModel, Whitening, Wiring, dense_size, mu_width, see
+from because_rl.models.bilinear import BilinearModel, Gates, Whitening, dense_size, mu_width, views
 from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
 from because_rl.models.nets import SharedMLP, normal, uniform
-from because_rl.models.objective import spectral_norms
+from because_rl.models.objective import squared_norms
 from because_rl.training.stage import Batch
 
 Negatives = Literal["counterfactual", "random", "langevin"]
@@ -70,16 +70,16 @@ class EnergyModel(eqx.Module):
 def view(
     world: BilinearModel,
     stats: Statistics,
-    wiring: Wiring,
+    gates: Gates,
     x: Float[Array, " columns"],
     families: tuple[int, ...] | None = None,
 ) -> list[Array]:
     """What each family's members may see of a row, (members, features)."""
-    seen = see(world.layout, stats, wiring, x)
+    seen = views(world.layout, stats, gates, x)
     return [world.features(seen, n) for n in (range(len(world.layout.families)) if families is None else families)]
 
 
-def foretell(world: BilinearModel, outputs: list) -> list[Array]:
+def predict_mu(world: BilinearModel, outputs: list) -> list[Array]:
     """mu of the next state as the world model expects it: C^T phi."""
     return [out.phi @ core for out, core in zip(outputs, world.core, strict=True)]
 
@@ -88,18 +88,18 @@ def energy_loss(
     weights: EnergyWeights,
     stats: Statistics,
     model: EnergyModel,
-    fixed: tuple[BilinearModel, list[Whitening], Wiring],
+    fixed: tuple[BilinearModel, list[Whitening], Gates],
     batch: Batch,
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
     """`fixed`: the world model, the whitening of its mu, and the mask."""
-    world, whitening, wiring = fixed
+    world, whitening, gates = fixed
     x = jnp.concatenate([batch["state"], batch["action"]], axis=1)
     k1, k2, k3 = jax.random.split(key, 3)
     rows = jnp.concatenate([x, mix(world.layout, x, k2, k3)]) if weights.support else x
     n = len(x)
-    features = jax.vmap(lambda row: view(world, stats, wiring, row))(rows)
-    told = jax.vmap(lambda row: foretell(world, world(stats, wiring, row)))(rows)
+    features = jax.vmap(lambda row: view(world, stats, gates, row))(rows)
+    told = jax.vmap(lambda row: predict_mu(world, world(stats, gates, row)))(rows)
     happened = jax.vmap(lambda s: represent_white(world, stats, whitening, s))(batch["next_state"])
 
     real = [part[:n] for part in features]
@@ -115,7 +115,7 @@ def energy_loss(
     ).mean(1)
     positive = energy[: 2 * n].mean()
     negative = energy[2 * n :].mean()
-    return positive - negative + weights.norm * spectral_norms(model), {"positive": positive, "negative": negative}
+    return positive - negative + weights.norm * squared_norms(model), {"positive": positive, "negative": negative}
 
 
 def represent_white(world: BilinearModel, stats: Statistics, whitening: list[Whitening], state: Array) -> list[Array]:

@@ -35,7 +35,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.bilinear import BilinearModel, Outputs, Wiring, wire
+from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
 from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood, per_target, split
@@ -82,7 +82,7 @@ class Blocks(eqx.Module):
     ) -> list[Outputs]:
         """What every block foretells of all factors; arrays have a leading axis of blocks. `place`: 1 in each c_j."""
         layout, targets = self.layout, len(self.layout.factors.state)
-        plain = wire(layout, np.ones((len(layout.inputs), targets), np.float32))
+        plain = make_gates(layout, np.ones((len(layout.inputs), targets), np.float32))
         seen = jnp.asarray(self.sees) @ place
         push = jnp.broadcast_to(jnp.asarray(self.driven)[:, None], (len(seen), len(layout.inputs) - targets))
         inputs = jnp.concatenate([seen, push], axis=1)
@@ -90,7 +90,7 @@ class Blocks(eqx.Module):
 
         def one(network: BilinearModel, inputs: Array) -> list[Outputs]:
             gates = jnp.maximum(inputs[None], itself)[:, layout.factor_of_column]
-            return network(stats, Wiring(gates, plain.order), x, families)
+            return network(stats, Gates(gates, plain.order), x, families)
 
         return jax.vmap(one)(self.networks, inputs)
 

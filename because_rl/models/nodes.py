@@ -86,7 +86,7 @@ def pairs(layout: Layout, stats: Statistics, x: Float[Array, " columns"]) -> lis
     start = 0
     for i, k in layout.pairs:
         width = layout.inputs[i].width
-        apart = (x[layout.columns[i]] - x[layout.columns[k]]) / stats.apart[start : start + width]
+        apart = (x[layout.columns[i]] - x[layout.columns[k]]) / stats.difference[start : start + width]
         features = jnp.concatenate([apart, jnp.arcsinh(ZOOM * apart) / 3.0])
         found.setdefault((layout.inputs[i].kind, width), []).append((i, k, features))
         start += width

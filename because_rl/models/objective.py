@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from because_rl.models.bilinear import BilinearModel, DenseHead, Whitening, Wiring, whiten
+from because_rl.models.bilinear import BilinearModel, DenseHead, Gates, Whitening, whiten
 from because_rl.models.column_statistics import Statistics
 from because_rl.models.likelihood import correct, decode, negative_log_likelihood, per_target, split
 from because_rl.models.nets import MLP, SharedMLP, uniform
@@ -37,11 +37,11 @@ class Weights:
 
 
 def world_model_loss(
-    weights: Weights, stats: Statistics, model: BilinearModel, wiring: Wiring, batch: Batch, key: Array
+    weights: Weights, stats: Statistics, model: BilinearModel, gates: Gates, batch: Batch, key: Array
 ) -> tuple[Array, dict[str, Array]]:
     layout = model.layout
     x = jnp.concatenate([batch["state"], batch["action"]], axis=1)
-    outputs = jax.vmap(lambda row: model(stats, wiring, row))(x)
+    outputs = jax.vmap(lambda row: model(stats, gates, row))(x)
     counts = jackknife(batch["episode"], model.events if weights.jackknife else 1)
     nll = jax.vmap(lambda out, s, t, c: negative_log_likelihood(layout, stats, out, s, t, c))(
         outputs, batch["state"], batch["next_state"], counts
@@ -57,9 +57,9 @@ def world_model_loss(
         "nll": nll.sum(),
         "representation": representation,
         "deviation": sum((net.deviation() for net in _shared(model)), jnp.zeros(())),
-        "norm_phi": sum((spectral_norms(head) for head in model.heads), jnp.zeros(())),
-        "norm_mu": sum((spectral_norms(net) for net in model.mu), jnp.zeros(())),
-        "background": background(weights, stats, model, wiring, batch, key),
+        "norm_phi": sum((squared_norms(head) for head in model.heads), jnp.zeros(())),
+        "norm_mu": sum((squared_norms(net) for net in model.mu), jnp.zeros(())),
+        "background": background(weights, stats, model, gates, batch, key),
     }
     total = (
         terms["nll"]
@@ -89,13 +89,13 @@ def _shared(model: BilinearModel) -> list[SharedMLP]:
     return [net for head in heads for net in (head.trunk, head.read)] + list(model.mu)
 
 
-def spectral_norms(module: object) -> Array:
+def squared_norms(module: object) -> Array:
     """Squared Frobenius norms of the layers, which bound their squared spectral norms."""
     nets = [m for m in jax.tree.leaves(module, is_leaf=lambda m: isinstance(m, MLP)) if isinstance(m, MLP)]
     return sum(((w**2).sum() for net in nets for w in net.weights), jnp.zeros(()))
 
 
-def background(weights: Weights, stats: Statistics, model: Any, wiring: Any, batch: Batch, key: Array) -> Array:
+def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batch: Batch, key: Array) -> Array:
     """Events are rare, sharp, and seen in few places; a planner looks for the places where they are imagined.
 
     So binary factors that the goal is about are also trained on rows drawn evenly from a box around the data,
@@ -117,7 +117,7 @@ def background(weights: Weights, stats: Statistics, model: Any, wiring: Any, bat
     near = uniform(k3, (len(real), 1)) < 0.5
     keep = (uniform(k2, real.shape) < 0.5) & near
     x = jnp.where(keep, real, box)
-    outputs = jax.vmap(lambda row: model(stats, wiring, row, events))(x)
+    outputs = jax.vmap(lambda row: model(stats, gates, row, events))(x)
     total = jnp.zeros(())
     for n, out in zip(events, outputs, strict=True):
         now = jax.vmap(lambda s, f=layout.families[n]: split(layout, f, s))(x[:, : layout.factors.state_size])
@@ -125,12 +125,12 @@ def background(weights: Weights, stats: Statistics, model: Any, wiring: Any, bat
     return total
 
 
-def evaluate(stats: Statistics, model: BilinearModel, wiring: Wiring, batch: Batch) -> dict[str, Array]:
+def evaluate(stats: Statistics, model: BilinearModel, gates: Gates, batch: Batch) -> dict[str, Array]:
     """Held-out figures: per target likelihood, and accuracy (discrete) or squared error (continuous)."""
     layout = model.layout
 
     def row(state: Array, action: Array, next_state: Array) -> tuple[Array, Array]:
-        outputs = model(stats, wiring, jnp.concatenate([state, action]))
+        outputs = model(stats, gates, jnp.concatenate([state, action]))
         guess = decode(layout, stats, outputs, state, hard=True, cautious=False).state
         return (
             negative_log_likelihood(layout, stats, outputs, state, next_state),

@@ -32,7 +32,7 @@ EDGE = 1e-6
 """Uniform noise stays this far from 0 and 1."""
 
 
-class View(eqx.Module):
+class PolicyInput(eqx.Module):
     """What networks see of one row: the standardised state and the goal in the same units."""
 
     mean: Array
@@ -52,7 +52,7 @@ class View(eqx.Module):
         return (jnp.concatenate([state, goal]) - self.mean) / self.scale
 
 
-class Imitated(Protocol):
+class ActionDistribution(Protocol):
     """A law of actions, read off a network's `outputs` for one row."""
 
     @property
@@ -93,7 +93,7 @@ class Categorical(eqx.Module):
         return -jax.nn.log_softmax(out)[((self.codes - action[None]) ** 2).sum(1).argmin()]
 
     def draw(self, out: Array, noise: Array) -> Array:
-        return one_of(out, noise) @ self.codes
+        return sample_one_hot(out, noise) @ self.codes
 
     def act(self, out: Array, noise: Array | None) -> Array:
         return (out if noise is None else out + gumbel(noise)).argmax()
@@ -126,7 +126,7 @@ class Mixture(eqx.Module):
 
     def draw(self, out: Array, noise: Array) -> Array:
         law, (which, inside) = self.law(out), jnp.split(jnp.clip(noise, EDGE, 1.0 - EDGE), [self.components])
-        k = one_of(law.log_weight, which)
+        k = sample_one_hot(law.log_weight, which)
         mean, spread = k @ law.mean, jnp.exp(k @ law.log_spread)
         return self._columns(mean + spread * jax.scipy.special.ndtri(inside), coin(mean, inside))
 
@@ -143,7 +143,7 @@ class Mixture(eqx.Module):
         return jnp.clip(columns, a.low, a.high)
 
 
-def imitated(factors: FactorSpec, action: np.ndarray) -> Imitated:
+def action_distribution(factors: FactorSpec, action: np.ndarray) -> ActionDistribution:
     """The law for this kind of actions; `action` are the logged ones."""
     check_actions(factors)
     if factors.codes is not None:
@@ -166,7 +166,7 @@ def gumbel(noise: Array) -> Array:
     return -jnp.log(-jnp.log(jnp.clip(noise, EDGE, 1.0 - EDGE)))
 
 
-def one_of(logits: Float[Array, " n"], noise: Float[Array, " n"]) -> Float[Array, " n"]:
+def sample_one_hot(logits: Float[Array, " n"], noise: Float[Array, " n"]) -> Float[Array, " n"]:
     """One-hot, drawn from the softmax of `logits`."""
     soft = jax.nn.softmax(logits + gumbel(noise))
     return _straight(jax.nn.one_hot(soft.argmax(), len(soft)), soft)
@@ -198,17 +198,17 @@ class ActorAgent(Agent):
     def begin(self, worlds: int, seed: int) -> None:
         self._streams = [stream(seed, "act", mine) for mine in self.seeds]
 
-    def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
+    def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         noise = np.stack([rng.random((state.shape[1], self._noise), np.float32) for rng in self._streams])
         return np.asarray(
             self._act(self._actors, jnp.asarray(state, jnp.float32), jnp.asarray(goal, jnp.float32), jnp.asarray(noise))
         )
 
 
-def imitator(
+def make_imitator(
     seeds: tuple[int, ...],
     nets: Any,
-    law: Imitated,
+    law: ActionDistribution,
     policy: Callable[[Any, Array, Array], Array],
     greedy: bool | None,
 ) -> ActorAgent:

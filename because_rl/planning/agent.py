@@ -18,18 +18,18 @@ from jaxtyping import Array
 
 from because_rl.factors import FactorSpec
 from because_rl.planning.goal import attained
-from because_rl.planning.shooting import Imagined, Plan, ShootingConfig, first_plan, plan
+from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
 from because_rl.training.method import Agent
 from because_rl.training.stage import hoist
 from because_rl.transitions import Transitions
 
-TOGETHER = 4
+CPU_WORLD_BATCH = 4
 """Worlds that a CPU plans for at once, at most."""
 
 
-class Learned(NamedTuple):
+class LearnedModel(NamedTuple):
     """A learned model as planners use it: pure functions of (parameters of one seed, one row)."""
 
     imagine: Callable[[Any, Array, Array], tuple[Array, Array]]
@@ -58,7 +58,7 @@ class PlannerAgent(Agent):
         self,
         data: Transitions,
         seeds: tuple[int, ...],
-        learned: Learned,
+        learned: LearnedModel,
         parameters: Any,
         config: ShootingConfig,
         pessimism: np.ndarray,
@@ -100,9 +100,9 @@ class PlannerAgent(Agent):
             model, self.factors, self.horizon, discount=self.config.discount, pessimism=float(self.pessimism[k])
         )
 
-    def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
+    def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         if self.discrete:
-            return np.stack([p.act(s, g, left) for p, s, g in zip(self._planners, state, goal, strict=True)])
+            return np.stack([p.act(s, g, steps_left) for p, s, g in zip(self._planners, state, goal, strict=True)])
         self._key, now = jax.random.split(self._key)
         self._before = self._plan(
             self._given,
@@ -111,7 +111,7 @@ class PlannerAgent(Agent):
             jnp.asarray(state, jnp.float32),
             jnp.asarray(goal, jnp.float32),
             self._before,
-            jnp.asarray(left),
+            jnp.asarray(steps_left),
             now,
         )
         return np.asarray(self._before.actions[:, :, 0])
@@ -130,13 +130,15 @@ def _compile(config: ShootingConfig, factors: FactorSpec, rest: Any) -> Callable
     """One program for all steps, over seeds and worlds; `rest` is `Learned` without its arrays."""
     on_cpu = jax.default_backend() == "cpu"
 
-    def advance(learned: Learned, parameters: Any, state: Array, action: Array) -> tuple[Array, Array, Array]:
+    def advance(learned: LearnedModel, parameters: Any, state: Array, action: Array) -> tuple[Array, Array, Array]:
         after, penalty = learned.imagine(parameters[0], state, action)
         return after, after, penalty * parameters[1]  # lambda is part of the parameters: one program for all of them
 
-    def seed(given: Any, parameters: Any, state: Array, goal: Array, before: Plan, left: Array, key: Array) -> Plan:
+    def seed(
+        given: Any, parameters: Any, state: Array, goal: Array, before: Plan, steps_left: Array, key: Array
+    ) -> Plan:
         learned, bounds = eqx.combine(given[0], rest), given[1]
-        model = Imagined(
+        model = PlanningModel(
             begin=lambda parameters, state: state,
             advance=partial(advance, learned),
             law=lambda parameters, state, goal, noise: learned.law(parameters[0], state, goal, noise),
@@ -146,7 +148,9 @@ def _compile(config: ShootingConfig, factors: FactorSpec, rest: Any) -> Callable
 
         def world(inputs: tuple[Array, Array, Plan, Array]) -> Plan:
             state, goal, before, key = inputs
-            return plan(settings, factors, model, parameters, state, goal, before, left, bounds.low, bounds.high, key)
+            return plan(
+                settings, factors, model, parameters, state, goal, before, steps_left, bounds.low, bounds.high, key
+            )
 
         inputs = (state, goal, before, jax.random.split(key, len(state)))
         if not on_cpu:
@@ -154,7 +158,7 @@ def _compile(config: ShootingConfig, factors: FactorSpec, rest: Any) -> Callable
         # A few worlds at a time: their candidates then stay in the caches. Where all have their goal, nothing is done.
         there = jax.vmap(partial(attained, factors))(state, goal) > 0.5
         order = jnp.argsort(there)
-        together = -(-len(state) // -(-len(state) // TOGETHER))
+        together = -(-len(state) // -(-len(state) // CPU_WORLD_BATCH))
         filled = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (-len(state) % together,))])
         some = jax.tree.map(lambda a: a[filled].reshape(-1, together, *a.shape[1:]), (inputs, there))
         plans = jax.lax.map(
@@ -165,13 +169,20 @@ def _compile(config: ShootingConfig, factors: FactorSpec, rest: Any) -> Callable
 
     @jax.jit
     def every(
-        given: Any, parameters: Any, pessimism: Array, state: Array, goal: Array, before: Plan, left: Array, key: Array
+        given: Any,
+        parameters: Any,
+        pessimism: Array,
+        state: Array,
+        goal: Array,
+        before: Plan,
+        steps_left: Array,
+        key: Array,
     ) -> Plan:
         own = ((parameters, pessimism), state, goal, before, jax.random.split(key, len(state)))
 
         def one(own: tuple) -> Plan:
             parameters, state, goal, before, key = own
-            return seed(given, parameters, state, goal, before, left, key)
+            return seed(given, parameters, state, goal, before, steps_left, key)
 
         return jax.lax.map(one, own) if on_cpu else jax.vmap(one)(own)
 

@@ -32,7 +32,7 @@ from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
 from because_rl.models.value import Value, value_loss, value_of_goal
-from because_rl.planning.agent import Learned, PlannerAgent, price
+from because_rl.planning.agent import LearnedModel, PlannerAgent, price
 from because_rl.planning.shooting import ShootingConfig
 from because_rl.training.run import Run
 from because_rl.training.stage import Stage
@@ -40,7 +40,7 @@ from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class PlannedConfig:
+class PlanningConfig:
     """What every method that plans in a learned model can be told beside its model."""
 
     hidden: int = 128
@@ -76,10 +76,10 @@ class Proposals(NamedTuple):
     """chance, in the data, that a component of the action law is kept for another step"""
 
 
-def plan_in(
+def make_planner_agent(
     data: Transitions,
     run: Run,
-    c: PlannedConfig,
+    c: PlanningConfig,
     layout: Layout,
     stats: Statistics,
     weights: np.ndarray,
@@ -100,7 +100,7 @@ def plan_in(
     seeds = len(run.seeds)
     imagine, successor = partial(_imagine, predict, layout, stats), partial(_successor, predict, layout, stats)
     pessimism = price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
-    learned = Learned(imagine, successor, law(data, stats), worth(data, stats))
+    learned = LearnedModel(imagine, successor, law(data, stats), worth(data, stats))
     return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism, figures)
 
 
@@ -120,11 +120,11 @@ def _successor(
 
 
 def fit_proposals(
-    data: Transitions, run: Run, c: PlannedConfig, layout: Layout, stats: Statistics, weights: np.ndarray
+    data: Transitions, run: Run, c: PlanningConfig, layout: Layout, stats: Statistics, weights: np.ndarray
 ) -> Proposals:
     """`weights`: the method's mask (inputs, targets)."""
     train, actions = data.batch(~data.held_out), describe(data.action)
-    gate = each_seed(jnp.asarray(relevant(layout, weights)), len(run.seeds))
+    gate = broadcast_over_seeds(jnp.asarray(relevant(layout, weights)), len(run.seeds))
     behaviour = run.fit(
         Stage(
             "behaviour",
@@ -203,6 +203,6 @@ def relevant(layout: Layout, weights: np.ndarray) -> np.ndarray:
     return gate
 
 
-def each_seed(tree: Any, seeds: int) -> Any:
+def broadcast_over_seeds(tree: Any, seeds: int) -> Any:
     """The same for every seed, with a leading axis."""
     return jax.tree.map(lambda a: jnp.broadcast_to(a, (seeds, *a.shape)), tree)

@@ -49,7 +49,7 @@ class ShootingConfig:
     """times the action law's own standard deviation"""
     hold: int = 3
     """steps that a uniform action is held"""
-    stray: float = 0.3
+    warm_start_share: float = 0.3
     """share of candidates that vary last step's plan"""
     rounds: int = 3
     """of cem"""
@@ -57,7 +57,7 @@ class ShootingConfig:
     temperature: float = 0.05
 
 
-class Imagined(NamedTuple):
+class PlanningModel(NamedTuple):
     """What a model is to a planner: three functions of one row, and what they need."""
 
     begin: Callable[[Any, Array], Any]
@@ -87,22 +87,22 @@ def first_plan(config: ShootingConfig, factors: FactorSpec) -> Plan:
 def plan(
     config: ShootingConfig,
     factors: FactorSpec,
-    model: Imagined,
+    model: PlanningModel,
     parameters: Any,
     state: Float[Array, " state"],
     goal: Float[Array, " goal"],
     before: Plan,
-    left: Array,
+    steps_left: Array,
     low: Float[Array, " action"],
     high: Float[Array, " action"],
     key: PRNGKeyArray,
 ) -> Plan:
     """The best plan for one world with `left` steps to go. `vmap` it over worlds and `jit` the whole."""
     n, h, size = config.population, config.horizon, factors.action_size
-    strays = int(config.stray * n)
+    warm_starts = int(config.warm_start_share * n)
     keys = jax.random.split(key, 6)
     # Candidates [0, strays) vary the kept plan, the first of them not at all; the others are drawn afresh.
-    follow = (jnp.arange(n) < strays) & jnp.isfinite(before.score)
+    follow = (jnp.arange(n) < warm_starts) & jnp.isfinite(before.score)
     amount = jnp.exp(jax.random.uniform(keys[2], (n,), minval=-4.0, maxval=-0.5)).at[0].set(0.0)
 
     noise = correlated(keys[0], (n, h, size), config.memory) * config.spread
@@ -122,8 +122,8 @@ def plan(
         noise = noise.at[:, :-1].set(jnp.where(follow[:, None, None], varied, noise[:, :-1]))
 
     # Beyond the end of the episode nothing counts.
-    weight = jnp.where(jnp.arange(h) < left, jnp.asarray(config.discount ** np.arange(h), jnp.float32), 0.0)
-    after_all = jnp.where(left > h, config.discount**h, 0.0)
+    weight = jnp.where(jnp.arange(h) < steps_left, jnp.asarray(config.discount ** np.arange(h), jnp.float32), 0.0)
+    after_all = jnp.where(steps_left > h, config.discount**h, 0.0)
 
     def imagine(fixed: Array, noise: Array, follow: Array) -> tuple[Array, Array]:
         """Score one candidate; where it does not follow a fixed sequence the law decides step by step."""

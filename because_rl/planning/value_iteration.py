@@ -73,14 +73,14 @@ class ValueIteration:
         self._policy = np.zeros((self.horizon, 0), np.int16)
         self.values = np.zeros((self.horizon + 1, 0))
 
-    def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
+    def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         """The best action of each world with `left` steps to go, (n,) integers."""
         places = self._enter(state, goal)
         unsolved = places.max(initial=0) >= self._policy.shape[1]  # a goal reached that no model foresaw
-        if unsolved or (self._deep[places] < left).any():
-            self.plan(state, goal, left)
+        if unsolved or (self._deep[places] < steps_left).any():
+            self.plan(state, goal, steps_left)
             places = self._enter(state, goal)
-        return self._policy[left - 1, places].astype(np.int64)
+        return self._policy[steps_left - 1, places].astype(np.int64)
 
     def plan(self, state: np.ndarray, goal: np.ndarray, steps: int | None = None) -> None:
         """List what can be reached from these states in so many steps, and solve."""
@@ -98,9 +98,9 @@ class ValueIteration:
     def _explore(self, state: np.ndarray, goal: np.ndarray, steps: int) -> bool:
         """Whether the space was small enough."""
         frontier = np.unique(self._enter(state, goal))
-        for left in range(steps, 0, -1):
-            frontier = frontier[self._deep[frontier] < left]
-            self._deep[frontier] = left
+        for steps_left in range(steps, 0, -1):
+            frontier = frontier[self._deep[frontier] < steps_left]
+            self._deep[frontier] = steps_left
             self._try_all(frontier[~self._tried[frontier]])
             frontier = np.unique(self._child[frontier])
             if len(self._state) > MOST_STATES:

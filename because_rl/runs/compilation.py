@@ -9,7 +9,7 @@ from pathlib import Path
 from because_rl.datasets.home import home
 
 
-def share_programs(folder: Path) -> None:
+def use_compilation_cache(folder: Path) -> None:
     """Keep compiled programs in `folder`; call it before the first is compiled."""
     import jax
 
@@ -18,10 +18,10 @@ def share_programs(folder: Path) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def keep_programs(root: Path | None) -> None:
+def use_home_compilation_cache(root: Path | None) -> None:
     """Keep them beside the datasets, unless the environment names another place."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        share_programs(home(root) / "programs")
+        use_compilation_cache(home(root) / "programs")
 
 
 IN_TURN = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
@@ -29,7 +29,7 @@ KNOWN_TO = ("0.10.", "0.11.")
 """Versions of jaxlib that know it; others might refuse to start with it."""
 
 
-def run_in_turn() -> None:
+def disable_concurrent_ops() -> None:
     """Let a CPU run the operations of a program one after the other; call it before the first is compiled.
 
     Two batched triangular solves side by side wait for each other's threads for good where there are two cores, as they

@@ -18,7 +18,7 @@ from because_rl.errors import BecauseError
 from because_rl.evaluation.rollout import evaluate, summarise
 from because_rl.io import write_json
 from because_rl.provenance import provenance
-from because_rl.runs.processes import Tick, cores, side_by_side, worth_it
+from because_rl.runs.processes import Tick, cores, run_in_processes, worth_processes
 from because_rl.runs.train import load_agent, read_run
 from because_rl.statistics import t_interval
 from because_rl.training.method import Agent
@@ -54,7 +54,7 @@ def evaluate_run(
     report(0, total)
     rest = root, episodes, level
     if _apart(known["world"], splits):
-        each = side_by_side(_evaluate, [(folder, split, *rest) for split in splits], tick)
+        each = run_in_processes(_evaluate, [(folder, split, *rest) for split in splits], tick)
         found = {split: answer for part in each for split, answer in part.items()}
     else:
         found = _evaluate(folder, splits, *rest, tick)
@@ -70,7 +70,7 @@ def evaluate_run(
 
 def _apart(world: str, splits: str) -> bool:
     """Whether each split gets a process. Where actions are discrete, all plans take less time than one to start."""
-    return world_class(world).make_factors(1).codes is None and worth_it(len(splits))
+    return world_class(world).make_factors(1).codes is None and worth_processes(len(splits))
 
 
 def _evaluate(
@@ -95,8 +95,8 @@ class Watched(Agent):
     def begin(self, worlds: int, seed: int) -> None:
         self.agent.begin(worlds, seed)
 
-    def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
-        action = self.agent.act(state, goal, left)
+    def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
+        action = self.agent.act(state, goal, steps_left)
         self.tick()
         return action
 

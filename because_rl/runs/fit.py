@@ -185,7 +185,7 @@ def _graph(folder: Path, method: Because, data: Transitions, report: Report) -> 
 
     mask = CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", masks, **knobs))
     weights = {"weights": mask.weight.astype(np.float32)}
-    Run([0], shared=shared).remember("mask", lambda: weights, method._mask_of(data))
+    Run([0], shared=shared).cached("mask", lambda: weights, method._mask_of(data))
     return mask
 
 

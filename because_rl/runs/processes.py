@@ -20,14 +20,14 @@ Tick = Callable[[], None]
 """To be called now and then: another piece is done."""
 
 
-def worth_it(tasks: int) -> bool:
+def worth_processes(tasks: int) -> bool:
     """Whether there are cores to share, and no GPU, which would have to be shared as well."""
     import jax
 
     return tasks > 1 and cores() >= tasks and jax.default_backend() == "cpu"
 
 
-def side_by_side(function: Callable[..., Any], tasks: Sequence[tuple], tick: Tick) -> list[Any]:
+def run_in_processes(function: Callable[..., Any], tasks: Sequence[tuple], tick: Tick) -> list[Any]:
     """function(*task, tick) of each task, in their order. The first that fails stops all."""
     import jax
 
@@ -96,9 +96,9 @@ def _serve(
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, mine)  # XLA has not started its threads yet: there will be as many
     if programs:
-        from because_rl.runs.compilation import share_programs
+        from because_rl.runs.compilation import use_compilation_cache
 
-        share_programs(Path(programs))
+        use_compilation_cache(Path(programs))
     try:
         pipe.send(("found", function(*task, lambda: pipe.send(("tick", None)))))
     except Exception as error:

@@ -27,7 +27,7 @@ from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.io import exclusive, read_json, sha256, sweep, write_json, write_text
 from because_rl.provenance import provenance
-from because_rl.runs.compilation import run_in_turn
+from because_rl.runs.compilation import disable_concurrent_ops
 from because_rl.runs.tensorboard import write_events
 from because_rl.training.method import Agent
 from because_rl.training.run import HISTORY, Report, Run
@@ -65,7 +65,7 @@ def train(
         raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
     begin = time.monotonic()
     if len(seeds) > 1:
-        run_in_turn()
+        disable_concurrent_ops()
     data = load_for_training(dataset, root, factors)
     world = data.recipe.get("world")
     made = make_method(method, overrides, world)

@@ -21,7 +21,7 @@ class Agent(ABC):
         """Forget earlier episodes; `seed` decides whatever acting draws at random."""
 
     @abstractmethod
-    def act(self, state: np.ndarray, goal: np.ndarray, left: int) -> np.ndarray:
+    def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         """(K, n, state), (K, n, goal), steps to go -> actions: (K, n) integers, or (K, n, action) columns."""
 
 

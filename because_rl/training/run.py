@@ -50,7 +50,7 @@ class Run:
         self.history: dict[str, dict[str, np.ndarray]] = {}
         """stage -> metric -> (chunks, seeds)"""
 
-    def remember(
+    def cached(
         self, name: str, compute: Callable[[], Mapping[str, np.ndarray]], of: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
         """Arrays by name: from the folder if they are there, else computed and kept.

@@ -18,11 +18,11 @@ import numpy as np
 
 from because_rl.envs.tasks import world_class
 from because_rl.factors import FactorSpec
-from because_rl.models.bilinear import BilinearModel, Wiring, wire
+from because_rl.models.bilinear import BilinearModel, Gates, make_gates
 from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
-from because_rl.planning.shooting import Imagined, Plan, ShootingConfig, first_plan, plan
+from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.provenance import provenance
 from because_rl.rng import child_seed
 
@@ -69,9 +69,9 @@ def matmul_peak(size: int) -> float:
 def _measure(factors: FactorSpec, hidden: int, config: ShootingConfig, episodes: int) -> dict[str, float]:
     layout = Layout(factors)
     stats = plain_statistics(layout)
-    wiring = wire(layout, np.ones((len(factors.inputs), len(factors.targets))))
+    gates = make_gates(layout, np.ones((len(factors.inputs), len(factors.targets))))
     model = BilinearModel(layout, jax.random.key(child_seed(0, "planning speed")), hidden=hidden)
-    imagined = imagine(layout, stats, wiring)
+    imagined = imagine(layout, stats, gates)
 
     @jax.jit
     def plans(model: BilinearModel, state: jax.Array, goal: jax.Array, before: Plan, key: jax.Array) -> Plan:
@@ -98,15 +98,15 @@ def _measure(factors: FactorSpec, hidden: int, config: ShootingConfig, episodes:
     }
 
 
-def imagine(layout: Layout, stats: Statistics, wiring: Wiring) -> Imagined:
+def imagine(layout: Layout, stats: Statistics, gates: Gates) -> PlanningModel:
     """The world model as a planner sees it, without energy, action law and value: these are other networks."""
 
     def advance(model: BilinearModel, state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        outputs = model(stats, wiring, jnp.concatenate([state, action]))
+        outputs = model(stats, gates, jnp.concatenate([state, action]))
         after = decode(layout, stats, outputs, state, hard=False).state
         return after, after, jnp.zeros(())
 
-    return Imagined(
+    return PlanningModel(
         begin=lambda model, state: state,
         advance=advance,
         law=lambda model, state, goal, noise: jnp.zeros_like(noise[1:]),
@@ -119,10 +119,10 @@ def plain_statistics(layout: Layout) -> Statistics:
     one, state = jnp.ones(layout.size), jnp.ones(layout.factors.state_size)
     apart = jnp.ones(sum(layout.inputs[i].width for i, _ in layout.pairs))
     moves = jnp.ones(len(layout.factors.state))
-    return Statistics(mean=0 * one, scale=one, change=0.01 * state, apart=apart, moves=moves, low=-one, high=one)
+    return Statistics(mean=0 * one, scale=one, change=0.01 * state, difference=apart, moves=moves, low=-one, high=one)
 
 
-def _operations(imagined: Imagined, model: BilinearModel, factors: FactorSpec) -> float:
+def _operations(imagined: PlanningModel, model: BilinearModel, factors: FactorSpec) -> float:
     step = jax.jit(jax.vmap(imagined.advance, in_axes=(None, 0, 0)))
     state, action = jnp.zeros((ROWS, factors.state_size)), jnp.zeros((ROWS, factors.action_size))
     counted = step.lower(model, state, action).compile().cost_analysis()

@@ -20,7 +20,7 @@ import numpy as np
 from because_rl.algorithms.td3bc import Continuous, TD3BCConfig
 from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
-from because_rl.models.policy import View
+from because_rl.models.policy import PolicyInput
 from because_rl.rng import child_seed
 from because_rl.transitions import Transitions
 
@@ -45,11 +45,11 @@ def ways() -> list[dict[str, Any]]:
     return [{"device": "cpu", "threads": threads} for threads in sorted({1, torch.get_num_threads()})]
 
 
-def columns(data: Transitions) -> tuple[View, Continuous]:
+def columns(data: Transitions) -> tuple[PolicyInput, Continuous]:
     """What TD3+BC sees of the data, and the box of actions: that of their columns, also where these are discrete."""
     keep, size = ~data.held_out, data.factors.state_size
     stats = statistics(Layout(data.factors), data.state[keep], data.action[keep], data.next_state[keep])
-    return View(data.factors, stats), Continuous(stats.low[size:], stats.high[size:])
+    return PolicyInput(data.factors, stats), Continuous(stats.low[size:], stats.high[size:])
 
 
 def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) -> Iterator[tuple[int, float]]:

@@ -13,11 +13,11 @@ from because_rl.algorithms.delphic import DelphicConfig
 from because_rl.algorithms.mnm import MnM, MnMConfig
 from because_rl.algorithms.registry import configure, make_method
 from because_rl.factors import FactorSpec, GoalFactor, pack
-from because_rl.models.bilinear import Outputs, wire
+from because_rl.models.bilinear import Outputs, make_gates
 from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
-from because_rl.models.policy import View, imitated
-from because_rl.planning.proposals import each_seed
+from because_rl.models.policy import PolicyInput, action_distribution
+from because_rl.planning.proposals import broadcast_over_seeds
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.training.stage import skeleton, start
@@ -47,7 +47,7 @@ def prepared(data, seeds=2):
     layout = Layout(data.factors)
     stats = statistics(layout, data.state, data.action, data.next_state)
     everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
-    return layout, stats, each_seed(wire(layout, everything), seeds)
+    return layout, stats, broadcast_over_seeds(make_gates(layout, everything), seeds)
 
 
 # What is fitted here is small, and all tests of a method fit it alike: so they share a compiled program.
@@ -73,21 +73,21 @@ def hidden(strength, episodes=200):
 def asked(strength):
     """(seeds,) delphic and epistemic variance, in squared units of x; (seeds, worlds) the effect of a push."""
     data = hidden(strength)
-    layout, stats, wiring = prepared(data)
+    layout, stats, gates = prepared(data)
     c = DELPHIC
-    law, seen = imitated(data.factors, data.action), delphic.summaries(data, stats)
-    stage = delphic.worlds_stage(c, layout, stats, View(data.factors, stats), law, seen.shape[1])
+    law, seen = action_distribution(data.factors, data.action), delphic.summaries(data, stats)
+    stage = delphic.worlds_stage(c, layout, stats, PolicyInput(data.factors, stats), law, seen.shape[1])
     batch = data.batch(np.ones(len(data), bool)) | {"summary": jnp.asarray(seen)}
-    models = Run([0, 1], chunk=CHUNK).fit(stage, batch, wiring).model
+    models = Run([0, 1], chunk=CHUNK).fit(stage, batch, gates).model
     pushes = jnp.linspace(-0.8, 0.8, 9)
 
-    def answer(models, wiring, push):
+    def answer(models, gates, push):
         x = jnp.stack([jnp.zeros(()), push])
-        expected = delphic.expectations(layout, stats, wiring, models, x)[1] * stats.change[None]
+        expected = delphic.expectations(layout, stats, gates, models, x)[1] * stats.change[None]
         return expected[:, 0], jnp.stack(delphic.variances(expected, c.worlds, c.members))
 
     every = quick(jax.vmap(jax.vmap(answer, (None, None, 0)), (0, 0, None)))
-    expected, doubt = (np.asarray(a) for a in every(models, wiring, pushes))
+    expected, doubt = (np.asarray(a) for a in every(models, gates, pushes))
     effect = (expected[:, -1] - expected[:, 0]) / 1.6
     return *doubt.mean(1).T, effect.reshape(2, c.worlds, c.members).mean(2)
 
@@ -130,15 +130,15 @@ def test_summaries_tell_of_the_whole_episode():
 def test_z_moves_what_it_may():
     """By nothing on average over the prior, and in every kind of factor."""
     data = doors()
-    layout, stats, wiring = prepared(data, 1)
-    law = imitated(data.factors, data.action)
+    layout, stats, gates = prepared(data, 1)
+    law = action_distribution(data.factors, data.action)
     x = jnp.concatenate([jnp.asarray(data.state[0]), jnp.asarray(data.action[0])])
     seen = jnp.asarray(stream(0, "z").normal(size=(64, 6)), jnp.float32)
 
     def ask(key):
         world = delphic.World(layout, key, DelphicConfig(hidden=8, latent=2), 6, 10, law)
         z = jnp.asarray([[0.0, 0.0], [1.0, -2.0], [-1.0, 2.0]])
-        moved = jax.vmap(lambda z: [out.value for out in world(stats, of_seed(wiring, 0), x, z)])(z)
+        moved = jax.vmap(lambda z: [out.value for out in world(stats, of_seed(gates, 0), x, z)])(z)
         return moved, world.encode(seen, key)
 
     moved, (z, kl) = quick(ask)(jax.random.key(0))
@@ -211,13 +211,13 @@ def test_draws_follow_the_likelihoods():
 
 def test_all_climb_the_bound_and_nobody_bends_its_judge():
     data = two_ways(100)
-    layout, stats, wiring = prepared(data, 1)
+    layout, stats, gates = prepared(data, 1)
     stage = mnm.mnm_stage(MnMConfig(hidden=8, batch=32), layout, stats)
-    nets, batch = of_seed(start(stage, wiring, [0]).params, 0), data.batch(data.episode < 4)
-    rest = skeleton(stage, wiring)
+    nets, batch = of_seed(start(stage, gates, [0]).params, 0), data.batch(data.episode < 4)
+    rest = skeleton(stage, gates)
 
     def terms(nets):
-        return stage.loss(eqx.combine(nets, rest), of_seed(wiring, 0), batch, jax.random.key(2))[1]
+        return stage.loss(eqx.combine(nets, rest), of_seed(gates, 0), batch, jax.random.key(2))[1]
 
     slopes = quick(jax.jacrev(terms))(nets)
     for name in ("realism", "hope"):

@@ -16,7 +16,7 @@ from because_rl.models.behaviour_policy import behaviour_loss, describe
 from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
-from because_rl.models.policy import Categorical, Mixture, View, coin, imitated, one_of
+from because_rl.models.policy import Categorical, Mixture, PolicyInput, action_distribution, coin, sample_one_hot
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.training.stage import start
@@ -79,7 +79,7 @@ def told_of(agent, data, side, k=0):
     """The share of phi's variance that is between the environments."""
     keep = ~data.held_out
     stats = statistics(Layout(data.factors), data.state[keep], data.action[keep], data.next_state[keep])
-    x = jax.vmap(View(data.factors, stats))(jnp.asarray(data.state), jnp.asarray(data.goal))[:, :3]
+    x = jax.vmap(PolicyInput(data.factors, stats))(jnp.asarray(data.state), jnp.asarray(data.goal))[:, :3]
     phi = np.asarray(jax.vmap(partial(icil.encode, of_seed(agent._actors.phi, k)))(x))
     apart = phi[side > 0].mean(0) - phi[side < 0].mean(0)
     return (apart**2).sum() / 4 / phi.var(0).sum()
@@ -122,7 +122,7 @@ def pieces(data, **settings):
     """The stage's loss on some rows, with networks and an energy that are drawn, not trained."""
     config = ICILConfig(hidden=8, batch=32, **settings)
     stats = statistics(Layout(data.factors), data.state, data.action, data.next_state)
-    view, law, sizes = View(data.factors, stats), imitated(data.factors, data.action), data.factors
+    view, law, sizes = PolicyInput(data.factors, stats), action_distribution(data.factors, data.action), data.factors
     stage = icil.icil_stage(config, view, stats, law, sizes.state_size, sizes.action_size)
     energy = MLP((sizes.state_size, 8, 1), jax.random.key(1))
     nets = of_seed(start(stage, (), [0]).params, 0)
@@ -162,7 +162,7 @@ def test_mine_against_numpy():
 def test_the_energy_is_low_where_data_are_and_its_chains_move():
     data, _ = confounded(40)
     stats = statistics(Layout(data.factors), data.state, data.action, data.next_state)
-    view = View(data.factors, stats)
+    view = PolicyInput(data.factors, stats)
     langevin = LangevinConfig(training=150, steps=20, chains=32, buffer=96)
     stage = icil.energy_stage(ICILConfig(hidden=16, langevin=langevin), view, jnp.full(3, -3.0), jnp.full(3, 3.0))
     rows = data.batch(~data.held_out)
@@ -181,7 +181,7 @@ def test_the_energy_is_low_where_data_are_and_its_chains_move():
 def test_draws_follow_their_law():
     u = jnp.asarray(stream(0, "draws").random((4000, 3)), jnp.float32)
     logits = jnp.asarray([0.5, -1.0, 0.0])
-    ones, coins = quick(lambda u: (jax.vmap(partial(one_of, logits))(u), coin(logits[None], u)))(u)
+    ones, coins = quick(lambda u: (jax.vmap(partial(sample_one_hot, logits))(u), coin(logits[None], u)))(u)
     np.testing.assert_allclose(ones.mean(0), jax.nn.softmax(logits), atol=0.03)
     np.testing.assert_allclose(coins.mean(0), jax.nn.sigmoid(logits), atol=0.03)
     assert (quick(jax.grad(lambda z: coin(z, u[0]).sum()))(logits) > 0).all()

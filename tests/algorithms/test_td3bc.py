@@ -9,7 +9,7 @@ import pytest
 
 from because_rl.algorithms.presets import TD3BC_PAPER, WORLD_SETTINGS
 from because_rl.algorithms.registry import configure, make_method
-from because_rl.algorithms.td3bc import Nets, TD3BCConfig, View, make_actions, td3bc_stage
+from because_rl.algorithms.td3bc import Nets, PolicyInput, TD3BCConfig, make_actions, td3bc_stage
 from because_rl.errors import BecauseError
 from because_rl.factors import Factor, FactorSpec, GoalFactor, pack
 from because_rl.models.column_statistics import statistics
@@ -121,7 +121,7 @@ def pieces(world, **settings):
     data, _ = logged(world, 30)
     config = TD3BCConfig(**{"hidden": 8, "steps": 6, "batch": 32, "noise": 0.0, "tau": 0.1} | settings)
     stats = statistics(Layout(data.factors), data.state, data.action, data.next_state)
-    view, actions = View(data.factors, stats), make_actions(data.factors, stats)
+    view, actions = PolicyInput(data.factors, stats), make_actions(data.factors, stats)
     return data, config, view, actions, td3bc_stage(config, view, actions)
 
 

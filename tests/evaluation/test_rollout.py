@@ -87,10 +87,10 @@ class TwoMinds(Agent):
         self.oracle = UnlockOracle()
         self.oracle.begin(make_batch("unlock"))
 
-    def act(self, state, goal, left):
-        self.seen.append((state, left))
+    def act(self, state, goal, steps_left):
+        self.seen.append((state, steps_left))
         assert state.shape == (2, self.worlds, 110)
-        wise = self.oracle.planner.act(state[0], goal[0], left)
+        wise = self.oracle.planner.act(state[0], goal[0], steps_left)
         return np.stack([wise, np.zeros_like(wise)])
 
 
@@ -104,7 +104,7 @@ def test_seeds_act_side_by_side_in_the_same_scenes():
     assert (outcome.steps[1] == 15).all()
     first = agent.seen[0][0]
     np.testing.assert_array_equal(first[0], first[1])
-    assert [left for _, left in agent.seen] == list(range(15, 0, -1))
+    assert [steps_left for _, steps_left in agent.seen] == list(range(15, 0, -1))
     batch = make_batch("unlock", "O")
     np.testing.assert_array_equal(first[0], batch.reset(layouts("unlock", "O", 12)).state)
     summary = summarise(outcome)

@@ -494,11 +494,11 @@ def test_only_source_that_decides_results_counts_as_another_version(tmp_path, mo
     assert grid.code_version() == version()
     monkeypatch.setattr(grid, "PACKAGE", package)
     assert version() == grid.code_version()
-    for name in ("cli.py", "report/run_page.py", "experiments/sweep.py", "statistics.py", "io.py"):
+    for name in ("cli/main.py", "report/run_page.py", "experiments/grid/runner.py", "statistics.py", "io.py"):
         (package / name).write_text("# other\n" + (package / name).read_text())
     assert version() == grid.code_version()
     seen = {version("because")}
-    for name in ("models/nets.py", "rng.py", "evaluation/rollout.py", "datasets/behaviours/lift.py", "graph.py"):
+    for name in ("models/nets.py", "rng.py", "evaluation/rollout.py", "envs/lift/behaviour.py", "graph.py"):
         (package / name).write_text("# other\n" + (package / name).read_text())
         seen.add(version("because"))
     assert len(seen) == 6
@@ -523,10 +523,10 @@ def test_a_new_baseline_leaves_the_cells_of_other_methods_alone(tmp_path, monkey
 
     assert changed("algorithms/registry.py") == {None}
     assert changed("algorithms/cdl.py") == {"cdl", None}
-    assert changed("algorithms/actor.py") == {"td3bc", "cdl", None}
-    assert changed("discovery/gtest.py") == {"because", None}
+    assert changed("models/policy.py") == {"td3bc", "cdl", None}
+    assert changed("discovery/independence/gtest.py") == {"because", None}
     assert changed("planning/shooting.py") == {"because", "mopo", "cdl", None}
-    assert changed("models/training.py") == changed("envs/lift.py") == set(methods)
+    assert changed("training/stage.py") == changed("envs/lift/env.py") == set(methods)
 
 
 @pytest.mark.parametrize(
@@ -826,7 +826,7 @@ def programs(tmp_path):
 @pytest.mark.slow
 def test_a_real_cell_is_what_train_and_evaluate_give_by_hand(tmp_path, programs, monkeypatch, capsys):
     from because_rl.algorithms.registry import make_method
-    from because_rl.runs.compilation import share_programs
+    from because_rl.runs.compilation import use_compilation_cache
     from because_rl.runs.evaluate import evaluate_run
     from because_rl.runs.train import train
 
@@ -837,7 +837,7 @@ def test_a_real_cell_is_what_train_and_evaluate_give_by_hand(tmp_path, programs,
     assert said["failed"] == []
     (job,) = grid_jobs()
     by_hand = tmp_path / "by-hand"
-    share_programs(programs)
+    use_compilation_cache(programs)
     train("td3bc", "because/unlock-medium-n20-v0", tmp_path, by_hand, range(2), SMALL, chunk=20)
     assert (by_hand / "td3bc.npz").read_bytes() == (tmp_path / "sweep" / job.key / "td3bc.npz").read_bytes()
     for row, split in zip(said["rows"], "IO", strict=True):

@@ -29,7 +29,7 @@ from because_rl.experiments.tuning.development import develop, held_out, scenes
 from because_rl.experiments.tuning.table import judge, write
 from because_rl.experiments.tuning.trials import CHANGES, SHARED, TRIALS, Times, trials
 from because_rl.io import write_json
-from because_rl.planning.agent import Learned, PlannerAgent
+from because_rl.planning.agent import LearnedModel, PlannerAgent
 from because_rl.planning.shooting import ShootingConfig
 from because_rl.runs.train import load_for_training
 from because_rl.training.method import Agent
@@ -94,7 +94,7 @@ class Still(Agent):
     def begin(self, worlds, seed):
         self.first = None
 
-    def act(self, state, goal, left):
+    def act(self, state, goal, steps_left):
         self.first = state if self.first is None else self.first
         return np.zeros(state.shape[:2], int)
 
@@ -113,7 +113,7 @@ def test_the_held_out_error_is_of_held_out_episodes_and_of_models_only(root):
     recipe = Recipe.parse("unlock-expert", 20)
     collect(recipe, root, workers=1)
     data = load_for_training(recipe.id, root)
-    learned = Learned(None, lambda p, state, action: (state, jnp.zeros(()), jnp.zeros(())), None, None)
+    learned = LearnedModel(None, lambda p, state, action: (state, jnp.zeros(()), jnp.zeros(())), None, None)
     agent = PlannerAgent(data, (0, 1), learned, jnp.zeros(2), ShootingConfig(), np.zeros(2))
     found = held_out(agent, data)
     rows = data.episode % 10 == 9

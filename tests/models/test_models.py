@@ -10,9 +10,9 @@ import pytest
 
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models.behaviour_policy import Behaviour, behaviour_loss, describe, draw, persistence
-from because_rl.models.bilinear import BilinearModel, whiten, wire
+from because_rl.models.bilinear import BilinearModel, make_gates, whiten
 from because_rl.models.column_statistics import statistics
-from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, foretell, mix, view
+from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, mix, predict_mu, view
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, negative_log_likelihood, split
 from because_rl.models.nets import silu
@@ -81,7 +81,7 @@ def cell_world(n=2000, seed=0, cells=(0, 1, 2)):
 def train(layout, data, graph, steps=600, seeds=(0,), **sizes):
     stats = statistics(layout, *(np.asarray(data[k]) for k in ("state", "action", "next_state")))
     data = {"episode": jnp.asarray(np.arange(len(data["state"])) // 10, jnp.float32)} | dict(data)
-    wiring = jax.tree.map(lambda a: jnp.stack([a] * len(seeds)), wire(layout, graph))
+    gates = jax.tree.map(lambda a: jnp.stack([a] * len(seeds)), make_gates(layout, graph))
     stage = Stage(
         "world",
         lambda key, fixed: BilinearModel(layout, key, **({"hidden": 32, "events": 2} | sizes)),
@@ -90,9 +90,9 @@ def train(layout, data, graph, steps=600, seeds=(0,), **sizes):
         64,
         3e-3,
     )
-    progress = fit(stage, data, wiring, seeds, chunk=steps)
+    progress = fit(stage, data, gates, seeds, chunk=steps)
     params = jax.tree.map(lambda a: a[0], progress.params)
-    return stats, wire(layout, graph), eqx.combine(params, skeleton(stage, wiring))
+    return stats, make_gates(layout, graph), eqx.combine(params, skeleton(stage, gates))
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +101,13 @@ def trained():
 
 
 def jitted_evaluate(trained, data):
-    stats, wiring, model = trained
-    return jax.jit(lambda data: evaluate(stats, model, wiring, data)["right"])(data)
+    stats, gates, model = trained
+    return jax.jit(lambda data: evaluate(stats, model, gates, data)["right"])(data)
 
 
 def make(layout, data, graph, seed=0):
     stats = statistics(layout, *(np.asarray(data[k]) for k in ("state", "action", "next_state")))
-    return stats, wire(layout, graph), eqx.filter_jit(BilinearModel)(layout, jax.random.key(seed), hidden=16)
+    return stats, make_gates(layout, graph), eqx.filter_jit(BilinearModel)(layout, jax.random.key(seed), hidden=16)
 
 
 # The mask ---------------------------------------------------------------------------------------------------
@@ -116,12 +116,12 @@ def make(layout, data, graph, seed=0):
 def test_a_non_parent_has_no_path_to_its_target(spec, data, seed):
     layout, rng = Layout(spec), np.random.default_rng(seed)
     graph = (rng.random((len(spec.inputs), len(spec.targets))) < 0.5).astype(np.float32)
-    stats, wiring, model = make(layout, data(100), graph, seed)
+    stats, gates, model = make(layout, data(100), graph, seed)
     model = jax.tree.map(lambda a: a + np.float32(0.3) * rng.standard_normal(a.shape, np.float32), model)
     x = jnp.concatenate([data(5)["state"], data(5)["action"]], axis=1)[0]
 
     def outputs(x):
-        found = model(stats, wiring, x)
+        found = model(stats, gates, x)
         parts = [jnp.concatenate([o.value.reshape(len(o.value), -1), o.spread, o.phi], axis=1) for o in found]
         return {j: part[n] for f, part in zip(layout.families, parts, strict=True) for n, j in enumerate(f.members)}
 
@@ -140,15 +140,15 @@ def test_soft_weights_scale_what_is_seen():
     row = jnp.concatenate([line_world(5)["state"], line_world(5)["action"]], axis=1)[0]
 
     @partial(jax.jit, static_argnums=(0, 1))
-    def slope(place, member, wiring):
-        return jax.jacobian(lambda x: model(stats, wiring, x)[place].value[member])(row)
+    def slope(place, member, gates):
+        return jax.jacobian(lambda x: model(stats, gates, x)[place].value[member])(row)
 
     def push_slope(weight):
         graph = GRAPH.copy()
         graph[SPEC.inputs.index("push1"), 1] = weight
         place = next(n for n, f in enumerate(LAYOUT.families) if 1 in f.members)
         member = LAYOUT.families[place].members.index(1)
-        return slope(place, member, wire(LAYOUT, graph))[0, 8]
+        return slope(place, member, make_gates(LAYOUT, graph))[0, 8]
 
     assert 0 < abs(push_slope(0.25)) < abs(push_slope(1.0))
 
@@ -156,7 +156,7 @@ def test_soft_weights_scale_what_is_seen():
 def test_an_edge_that_half_of_the_batches_keep_is_open_and_weaker_ones_fade():
     weights = np.zeros((len(LAYOUT.inputs), len(LAYOUT.factors.targets)), np.float32)
     weights[:4, 0] = 1.0, 0.5, 0.2, 0.0
-    gates = np.asarray(wire(LAYOUT, weights).gates)
+    gates = np.asarray(make_gates(LAYOUT, weights).weight)
     assert [float(gates[0, LAYOUT.columns[i]].max()) for i in range(4)] == pytest.approx([1.0, 1.0, 0.4, 0.0])
     assert (gates[1:] == 0).all()
 
@@ -164,12 +164,12 @@ def test_an_edge_that_half_of_the_batches_keep_is_open_and_weaker_ones_fade():
 def test_a_family_is_one_network_under_relabelling():
     """At the start the members' own deviations are 0, so light2 of a world is light1 of its mirror image."""
     data = line_world(100)
-    stats, wiring, model = make(LAYOUT, data, GRAPH)
-    stats = stats._replace(mean=jnp.zeros_like(stats.mean), apart=jnp.ones_like(stats.apart))
+    stats, gates, model = make(LAYOUT, data, GRAPH)
+    stats = stats._replace(mean=jnp.zeros_like(stats.mean), apart=jnp.ones_like(stats.difference))
     x = jnp.concatenate([data["state"], data["action"]], axis=1)[0]
     mirror = x[jnp.array([0, 2, 1, 4, 3, 5, 6, 7, 9, 8])]
     lights = next(n for n, f in enumerate(LAYOUT.families) if f.kind == "light")
-    here, there = jax.jit(jax.vmap(lambda x: model(stats, wiring, x)[lights].value))(jnp.stack([x, mirror]))
+    here, there = jax.jit(jax.vmap(lambda x: model(stats, gates, x)[lights].value))(jnp.stack([x, mirror]))
     np.testing.assert_allclose(here[0], there[1], rtol=1e-5)
     np.testing.assert_allclose(here[1], there[0], rtol=1e-5)
     assert np.abs(here[0] - here[1]).max() > 1e-4
@@ -185,12 +185,12 @@ def test_likelihood_is_a_likelihood():
     """Of a categorical factor the probabilities of all levels sum to 1."""
     data = cell_world(50)
     layout = Layout(CELLS)
-    stats, wiring, model = make(layout, data, np.ones((4, 2), np.float32))
+    stats, gates, model = make(layout, data, np.ones((4, 2), np.float32))
     state, action, after = (data[k][0] for k in ("state", "action", "next_state"))
 
     @jax.jit
     def likelihoods():
-        outputs = model(stats, wiring, jnp.concatenate([state, action]))
+        outputs = model(stats, gates, jnp.concatenate([state, action]))
         nexts = jnp.concatenate([jnp.eye(5), jnp.tile(after[5:], (5, 1))], axis=1)
         return jnp.exp(-jax.vmap(lambda s: negative_log_likelihood(layout, stats, outputs, state, s)[0])(nexts))
 
@@ -240,10 +240,10 @@ def test_whitening():
 def test_what_is_learned_in_one_slot_holds_in_all():
     """Stones never lay in cells 3 and 4; the model knows that they can be taken there too."""
     layout = Layout(CELLS)
-    stats, wiring, model = train(layout, cell_world(), np.ones((4, 2), np.float32), steps=800)
+    stats, gates, model = train(layout, cell_world(), np.ones((4, 2), np.float32), steps=800)
     unseen = cell_world(400, seed=3, cells=(3, 4))
     taken = np.flatnonzero((unseen["state"] != unseen["next_state"])[:, 5:].any(1))
-    right = jitted_evaluate((stats, wiring, model), {k: v[taken] for k, v in unseen.items()})
+    right = jitted_evaluate((stats, gates, model), {k: v[taken] for k, v in unseen.items()})
     assert len(taken) > 20
     assert right[1] > 0.95
     assert stats.moves.tolist() == [1.0, 0.0]
@@ -251,12 +251,12 @@ def test_what_is_learned_in_one_slot_holds_in_all():
 
 @pytest.mark.slow
 def test_cautious_decoding_believes_the_most_sceptical_network(trained):
-    stats, wiring, model = trained
+    stats, gates, model = trained
     data = line_world(200, seed=4)
 
     def light(cautious):
         def row(state, action):
-            outputs = model(stats, wiring, jnp.concatenate([state, action]))
+            outputs = model(stats, gates, jnp.concatenate([state, action]))
             return decode(LAYOUT, stats, outputs, state, hard=False, cautious=cautious).state[3]
 
         return jax.jit(jax.vmap(row))(data["state"], data["action"])
@@ -269,11 +269,11 @@ def test_cautious_decoding_believes_the_most_sceptical_network(trained):
 @pytest.mark.slow
 @pytest.mark.parametrize("negatives", ["counterfactual", "langevin"])
 def test_energy_tells_data_from_mixtures(trained, negatives):
-    stats, wiring, world = trained
+    stats, gates, world = trained
     data = line_world(1000)
     data["action"] = data["action"].at[:, 0].set(jnp.sign(data["state"][:, 1]))  # a law for support to know
     maps = jax.jit(lambda s: [whiten(f)[1] for f in jax.vmap(partial(world.represent, stats))(s)])(data["next_state"])
-    fixed = jax.tree.map(lambda a: a[None], (world, maps, wiring))
+    fixed = jax.tree.map(lambda a: a[None], (world, maps, gates))
     stage = Stage(
         "energy",
         lambda key, fixed: EnergyModel(LAYOUT, key, hidden=32),
@@ -286,7 +286,7 @@ def test_energy_tells_data_from_mixtures(trained, negatives):
     model = eqx.combine(jax.tree.map(lambda a: a[0], progress.params), skeleton(stage, fixed))
 
     def energy(x):
-        found = model(view(world, stats, wiring, x), foretell(world, world(stats, wiring, x)))
+        found = model(view(world, stats, gates, x), predict_mu(world, world(stats, gates, x)))
         place = next(n for n, f in enumerate(LAYOUT.families) if 1 in f.members)
         return found[place][LAYOUT.families[place].members.index(1)]
 
@@ -300,7 +300,7 @@ def test_energy_tells_data_from_mixtures(trained, negatives):
 def test_each_network_of_an_event_misses_a_share_of_the_episodes():
     data = line_world(200)
     stats = statistics(LAYOUT, *(np.asarray(data[k]) for k in ("state", "action", "next_state")))
-    wiring = wire(LAYOUT, np.ones((len(LAYOUT.inputs), len(SPEC.state))))
+    gates = make_gates(LAYOUT, np.ones((len(LAYOUT.inputs), len(SPEC.state))))
     model = BilinearModel(LAYOUT, jax.random.key(0), hidden=8, events=4)
     lights = next(n for n, f in enumerate(LAYOUT.families) if f.type == "binary" and not f.slots)
 
@@ -308,7 +308,7 @@ def test_each_network_of_an_event_misses_a_share_of_the_episodes():
     def slope(model, batch, jackknife):
         weights = Weights(background=0.0, representation=0.0, phi=0.0, mu=0.0, jackknife=jackknife)
         loss = partial(world_model_loss, weights, stats)
-        return eqx.filter_grad(lambda m: loss(m, wiring, batch, jax.random.key(1))[0])(model)
+        return eqx.filter_grad(lambda m: loss(m, gates, batch, jax.random.key(1))[0])(model)
 
     def moved(episode, jackknife=True):
         """(networks,) how much the rows of this episode pull at each."""

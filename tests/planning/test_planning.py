@@ -12,9 +12,9 @@ from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.planning import agent as planner_agent
 from because_rl.planning import value_iteration
-from because_rl.planning.agent import Learned
+from because_rl.planning.agent import LearnedModel
 from because_rl.planning.goal import attained
-from because_rl.planning.shooting import Imagined, Plan, ShootingConfig, correlated, first_plan, plan
+from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, correlated, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from benchmarks.speed.planning import planning_speed
 
@@ -146,7 +146,7 @@ def mass_step(penalty, state, action):
     return after, after, penalty * jnp.ones(())
 
 
-POINT = Imagined(
+POINT = PlanningModel(
     begin=lambda penalty, state: state,
     advance=mass_step,
     law=lambda penalty, state, goal, noise: 0.5 + noise[1:],
@@ -156,10 +156,10 @@ REST = jnp.zeros(2)
 CONFIG = ShootingConfig(population=64, horizon=8, pessimism=0.0, proposals="uniform", hold=4)
 
 
-def shoot(config, goal, left, before=None, penalty=0.0, state=REST, seed=0):
+def shoot(config, goal, steps_left, before=None, penalty=0.0, state=REST, seed=0):
     before = first_plan(config, MASS) if before is None else before
     return plan(
-        config, MASS, POINT, jnp.asarray(penalty), state, jnp.asarray([goal]), before, jnp.asarray(left),
+        config, MASS, POINT, jnp.asarray(penalty), state, jnp.asarray([goal]), before, jnp.asarray(steps_left),
         -LIMIT, LIMIT, jax.random.key(seed),
     )  # fmt: skip
 
@@ -203,7 +203,7 @@ def test_the_last_plan_goes_on_one_step_later():
 
 def test_of_a_law_the_noise_is_kept_and_strays_stay_in_it():
     """The law pushes by a tenth of its noise; wide noise on actions would reach what the law does not."""
-    config = replace(CONFIG, population=64, stray=1.0, proposals="behaviour")
+    config = replace(CONFIG, population=64, warm_start_share=1.0, proposals="behaviour")
     law = POINT._replace(law=lambda p, state, goal, noise: 0.01 * jnp.clip(noise[1:], -1.0, 1.0))
     rest = (REST, jnp.asarray([100.0])), (jnp.asarray(8), -LIMIT, LIMIT, jax.random.key(0))
     noise = jnp.stack([jnp.zeros(8), jnp.linspace(-1.0, 1.0, 8)], axis=1)
@@ -216,9 +216,9 @@ def test_of_a_law_the_noise_is_kept_and_strays_stay_in_it():
 
 
 @pytest.mark.parametrize(("left", "score"), [(4, 0.0), (5, G**4), (8, G**4)])
-def test_nothing_beyond_the_end_of_the_episode_counts(left, score):
+def test_nothing_beyond_the_end_of_the_episode_counts(steps_left, score):
     """Full push is at 1.5 after 5 steps. The terminal value would add 0.25."""
-    found = shoot(CONFIG, 1.5, left, all_out(CONFIG))
+    found = shoot(CONFIG, 1.5, steps_left, all_out(CONFIG))
     assert found.score == pytest.approx(score, rel=1e-5)
 
 
@@ -230,7 +230,7 @@ def test_the_terminal_value_counts_while_the_episode_goes_on():
 
 
 def test_the_reward_is_paid_once_and_penalties_until_then():
-    config = replace(CONFIG, population=1, stray=1.0, pessimism=0.1)
+    config = replace(CONFIG, population=1, warm_start_share=1.0, pessimism=0.1)
     alone = shoot(config, 1.5, 8, all_out(config), penalty=1.0)
     assert alone.score == pytest.approx(G**4 - 0.1 * sum(G**t for t in range(4)), rel=1e-5)
     there = shoot(config, 1.5, 8, all_out(config), penalty=1.0, state=jnp.asarray([2.0, 0.0]))
@@ -332,7 +332,7 @@ def test_planning_speed_counts_what_the_model_costs():
 def test_an_agent_plans_for_the_worlds_that_are_not_there_yet(monkeypatch):
     """What is planned for one world depends neither on the others nor on how many are planned for at once."""
     data = SimpleNamespace(factors=MASS, action=np.array([[-1.0], [1.0]], np.float32), horizon=8)
-    learned = Learned(
+    learned = LearnedModel(
         imagine=lambda p, state, action: mass_step(0.0, state, action)[1:],
         successor=None,
         law=POINT.law,

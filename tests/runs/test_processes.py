@@ -6,7 +6,7 @@ import time
 import pytest
 
 from because_rl.errors import BecauseError
-from because_rl.runs.processes import cores, side_by_side
+from because_rl.runs.processes import cores, run_in_processes
 
 
 def count(first, ticks, wait, tick):
@@ -29,7 +29,7 @@ def fail(how, file, tick):
 
 def test_answers_come_in_order_and_cores_are_shared():
     ticks = []
-    found = side_by_side(count, [("a", 2, 0.5), ("b", 3, 0.0)], lambda: ticks.append(1))
+    found = run_in_processes(count, [("a", 2, 0.5), ("b", 3, 0.0)], lambda: ticks.append(1))
     assert [answer for answer, _ in found] == ["a", "b"]
     assert len(ticks) == 5
     assert sum(share for _, share in found) == cores()
@@ -39,6 +39,6 @@ def test_answers_come_in_order_and_cores_are_shared():
 def test_the_first_that_fails_or_dies_ends_all(how, said, tmp_path):
     file = tmp_path / "pid"
     with pytest.raises(BecauseError, match=said):
-        side_by_side(fail, [("wait", file), (how, file)], lambda: None)
+        run_in_processes(fail, [("wait", file), (how, file)], lambda: None)
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)

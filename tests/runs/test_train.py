@@ -233,7 +233,7 @@ def test_a_stage_may_be_short(steps):
 
 def test_what_is_remembered_is_computed_once(tmp_path):
     for compute in (lambda: {"a": np.arange(3)}, None):
-        np.testing.assert_array_equal(Run([0], tmp_path).remember("mask", compute)["a"], np.arange(3))
+        np.testing.assert_array_equal(Run([0], tmp_path).cached("mask", compute)["a"], np.arange(3))
 
 
 def test_a_stage_is_trained_once_for_runs_that_share_a_folder(tmp_path):

@@ -29,7 +29,7 @@ from because_rl.errors import BecauseError
 from because_rl.experiments.grid.runner import Job, StopSweep, claim, finished
 from because_rl.io import exclusive, read_yaml, sha256
 from because_rl.provenance import provenance
-from because_rl.runs.compilation import share_programs
+from because_rl.runs.compilation import use_compilation_cache
 
 MOST_SEEDS = 1000
 ONE_STEP_EPISODES = 50
@@ -151,6 +151,7 @@ ALWAYS = (
     "evaluation/rollout.py",
     "evaluation/one_step.py",
     "factors.py",
+    "graph.py",
     "rng.py",
     "transitions.py",
 )
@@ -285,7 +286,7 @@ class TrainAndEvaluate:
                 fix="start the sweep again: what the change does not touch is not run again.",
             )
         if self.compile_cache is not None:
-            share_programs(self.compile_cache)
+            use_compilation_cache(self.compile_cache)
         jax.clear_caches()  # the programs of the last job are of no use to this one
         recipe = Recipe(**{key: value for key, value in told["recipe"].items() if key != "format"})
         collected(recipe, self.root)

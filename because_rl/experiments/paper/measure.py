@@ -22,7 +22,7 @@ from because_rl.errors import BecauseError
 from because_rl.experiments.grid.grid import TrainAndEvaluate, code_version, collected
 from because_rl.experiments.grid.runner import Job, StopSweep, cell_file
 from because_rl.provenance import provenance
-from because_rl.runs.compilation import share_programs
+from because_rl.runs.compilation import use_compilation_cache
 
 Cell = Mapping[str, Any]
 
@@ -66,7 +66,7 @@ class Measure:
         if (run / RUN).exists() and read_run(run)["finished"]:
             return
         if self.training.compile_cache is not None:
-            share_programs(self.training.compile_cache)
+            use_compilation_cache(self.training.compile_cache)
         collected(_recipe(told), self.training.root)
         train(
             *(told["method"], told["dataset"], self.training.root, run, told["seeds"], told["config"]),

@@ -36,9 +36,9 @@ def develop(agent: Agent, world: str, episodes: int, spurious: int = 1, processe
     seeds = len(agent.seeds)
     agent.begin(episodes, child_seed(0, "dev act", world))
 
-    def act(observation: Observation, left: int) -> np.ndarray:
+    def act(observation: Observation, steps_left: int) -> np.ndarray:
         state, goal = (part.reshape(seeds, episodes, part.shape[1]) for part in observation)
-        action = np.asarray(agent.act(state, goal, left))
+        action = np.asarray(agent.act(state, goal, steps_left))
         return action.reshape(seeds * episodes, *action.shape[2:])
 
     outcome = roll(world, SPLIT, scenes(world, episodes), act, repeats=seeds, spurious=spurious, processes=processes)

@@ -27,7 +27,7 @@ from because_rl.experiments.paper.study import also
 from because_rl.experiments.tuning.development import SPLIT, develop, held_out
 from because_rl.experiments.tuning.trials import CHANGES, SHARED, TRIALS, trials
 from because_rl.provenance import provenance
-from because_rl.runs.compilation import share_programs
+from because_rl.runs.compilation import use_compilation_cache
 
 MEASURE = "development"
 
@@ -123,7 +123,7 @@ class Develop(Measure):
 
         training, run = self.training, self.training._run(job)
         if training.compile_cache is not None:
-            share_programs(training.compile_cache)
+            use_compilation_cache(training.compile_cache)
         jax.clear_caches()  # the programs of the last job are of no use to this one
         begin = time.monotonic()
         self._train(job)
