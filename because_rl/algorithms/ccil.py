@@ -33,10 +33,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, uniform
 from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution, coin, make_imitator
+from because_rl.models.prepared_data import statistics
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage

@@ -45,14 +45,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models import nodes
 from because_rl.models.bilinear import DenseHead, Outputs
-from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Family, Layout
 from because_rl.models.likelihood import negative_log_likelihood, per_target, split
 from because_rl.models.nets import normal, silu, uniform
 from because_rl.models.objective import Weights, background
 from because_rl.models.policy import coin
-from because_rl.planning.proposals import PlanningConfig, make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.models.prepared_data import Statistics, prepare
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import PlanningConfig, fit_proposals
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -263,16 +264,14 @@ class CDL(Method):
     def __init__(self, config: CDLConfig | None = None):
         self.config = config or CDLConfig()
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, layout = self.config, Layout(data.factors)
-        stats = statistics(layout, data.state, data.action, data.next_state)
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared = self.config, prepare(data)
         rows = np.flatnonzero(data.held_out)
         held = data.batch(rows[np.linspace(0, len(rows) - 1, min(len(rows), HELD)).astype(int)])
-        learner = run.fit(cdl_stage(c, layout, stats, held), data.batch(~data.held_out), ())
+        learner = run.fit(cdl_stage(c, prepared.layout, prepared.stats, held), prepared.train, ())
         graphs = jax.vmap(lambda mask: kept(mask, c.least))(learner.mask)
+        # The behaviour policy and the value see what the graph of at least one seed joins to the goal.
+        proposals = fit_proposals(c, prepared, run, np.asarray(graphs.mean(0)))
         parameters = {"world": learner.model, "mask": graphs}
-        figures = {"edges": np.asarray(graphs.sum((1, 2)))}
-        # The action law and the value see what some seed's graph joins to the goal.
-        return make_planner_agent(
-            data, run, c, layout, stats, np.asarray(graphs.mean(0)), parameters, nodes.predict, figures
-        )
+        edges = {"edges": np.asarray(graphs.sum((1, 2)))}
+        return make_planner_agent(c, prepared, run, nodes.predict, parameters, proposals, edges)

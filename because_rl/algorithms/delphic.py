@@ -45,14 +45,15 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
-from because_rl.models.column_statistics import LEAST, Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import MLP, normal
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution
-from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.models.prepared_data import LEAST, Statistics, prepare
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -183,14 +184,13 @@ class Delphic(Method):
     def __init__(self, config: DelphicConfig | None = None):
         self.config = config or DelphicConfig()
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, seeds, layout, keep = self.config, len(run.seeds), Layout(data.factors), ~data.held_out
-        stats = statistics(layout, data.state, data.action, data.next_state)
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared, mask, keep = self.config, prepare(data), full_mask(data.factors), ~data.held_out
+        layout, stats, seeds = prepared.layout, prepared.stats, len(run.seeds)
         view, law = PolicyInput(data.factors, stats), action_distribution(data.factors, data.action[keep])
-        everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
-        gates = broadcast_over_seeds(make_gates(layout, everything), seeds)
+        gates = broadcast_over_seeds(make_gates(layout, mask), seeds)
         summary = summaries(data, stats)[keep]
-        batch = data.batch(keep) | {"summary": jnp.asarray(summary)}
+        batch = {**prepared.train, "summary": jnp.asarray(summary)}
         worlds = run.fit(worlds_stage(c, layout, stats, view, law, summary.shape[1]), batch, gates)
 
         parameters = {"models": worlds.model, "gates": gates, "usual": jnp.ones(seeds)}
@@ -198,7 +198,8 @@ class Delphic(Method):
         doubt = jax.vmap(lambda p, s, a: consult(c, layout, stats, p, s, a)[1], (None, 0, 0))
         usual = jax.jit(jax.vmap(doubt, (0, None, None)))(parameters, held["state"], held["action"])
         parameters["usual"] = jnp.maximum(usual.mean(1), LEAST)
-        return make_planner_agent(data, run, c, layout, stats, everything, parameters, partial(predict, c))
+        proposals = fit_proposals(c, prepared, run, mask)
+        return make_planner_agent(c, prepared, run, partial(predict, c), parameters, proposals)
 
 
 def expectations(layout: Layout, stats: Statistics, gates: Gates, models: BilinearModel, x: Array) -> tuple[Any, Any]:

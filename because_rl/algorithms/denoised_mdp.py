@@ -36,13 +36,14 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.models import nodes
-from because_rl.models.column_statistics import LEAST, Statistics, statistics
 from because_rl.models.latent import Blocks, bound, draw, in_some_seed, places, share, share_stage
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
-from because_rl.planning.proposals import PlanningConfig, make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.models.prepared_data import LEAST, Statistics, prepare
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import PlanningConfig, fit_proposals
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -111,13 +112,11 @@ class DenoisedMDP(Method):
     def __init__(self, config: DenoisedMDPConfig | None = None):
         self.config = config or DenoisedMDPConfig()
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, layout, keep = self.config, Layout(data.factors), ~data.held_out
-        stats = statistics(layout, data.state, data.action, data.next_state)
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared, keep = self.config, prepare(data), ~data.held_out
         usual = jnp.asarray([data.reward[keep].mean(), data.reward[keep].std() + LEAST], jnp.float32)
-        world = run.fit(denoised_stage(c, layout, stats, usual), data.batch(keep), ()).world
+        world = run.fit(denoised_stage(c, prepared.layout, prepared.stats, usual), prepared.train, ()).world
         in_x = np.asarray(jax.vmap(share)(world))[:, X]
-        figures = {"factors in x": in_x.sum(1)}
-        return make_planner_agent(
-            data, run, c, layout, stats, in_some_seed(layout, in_x), {"world": world}, nodes.predict, figures
-        )
+        proposals = fit_proposals(c, prepared, run, in_some_seed(prepared.layout, in_x))
+        counts = {"factors in x": in_x.sum(1)}
+        return make_planner_agent(c, prepared, run, nodes.predict, {"world": world}, proposals, counts)

@@ -36,7 +36,6 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import DenseHead, Outputs
-from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Family, Layout
 from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import SharedMLP, normal, silu
@@ -52,8 +51,10 @@ from because_rl.models.nodes import (
     relations,
 )
 from because_rl.models.objective import Weights, background
-from because_rl.planning.proposals import PlanningConfig, make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.models.prepared_data import Statistics, prepare
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import PlanningConfig, fit_proposals, full_mask
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -170,23 +171,25 @@ def gnn_loss(
     return nll + weights.deviation * deviation(model) + weights.background * far, {"nll": nll, "background": far}
 
 
+def gnn_stage(c: GNNConfig, layout: Layout, stats: Statistics) -> Stage:
+    return Stage(
+        "world",
+        lambda key, fixed: GraphModel(layout, c, stats, key),
+        partial(gnn_loss, Weights(deviation=c.deviation, background=c.background), stats),
+        c.world_steps,
+        c.batch,
+        c.rate,
+    )
+
+
 class GNN(Method):
     name = "gnn"
 
     def __init__(self, config: GNNConfig | None = None):
         self.config = config or GNNConfig()
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, layout = self.config, Layout(data.factors)
-        stats = statistics(layout, data.state, data.action, data.next_state)
-        stage = Stage(
-            "world",
-            lambda key, fixed: GraphModel(layout, c, stats, key),
-            partial(gnn_loss, Weights(deviation=c.deviation, background=c.background), stats),
-            c.world_steps,
-            c.batch,
-            c.rate,
-        )
-        world = run.fit(stage, data.batch(~data.held_out), ())
-        everything = np.ones((len(layout.inputs), len(data.factors.state)), np.float32)
-        return make_planner_agent(data, run, c, layout, stats, everything, {"world": world}, predict)
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared = self.config, prepare(data)
+        world = run.fit(gnn_stage(c, prepared.layout, prepared.stats), prepared.train, ())
+        proposals = fit_proposals(c, prepared, run, full_mask(data.factors))
+        return make_planner_agent(c, prepared, run, predict, {"world": world}, proposals)

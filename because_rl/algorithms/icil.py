@@ -40,11 +40,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.cluster.vq import kmeans2
 
 from because_rl.errors import BecauseError
-from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.latent import information
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, normal, uniform
 from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution, make_imitator
+from because_rl.models.prepared_data import Statistics, statistics
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage

@@ -50,13 +50,14 @@ from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.algorithms.denoised_mdp import BlocksConfig
 from because_rl.models import nodes
-from because_rl.models.column_statistics import LEAST, Statistics, statistics
 from because_rl.models.latent import Blocks, bound, draw, in_some_seed, information, places, share, share_stage
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
-from because_rl.planning.proposals import make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.models.prepared_data import LEAST, Statistics, prepare
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import fit_proposals
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -162,19 +163,17 @@ class IFactor(Method):
     def __init__(self, config: IFactorConfig | None = None):
         self.config = config or IFactorConfig()
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, layout, keep = self.config, Layout(data.factors), ~data.held_out
-        stats = statistics(layout, data.state, data.action, data.next_state)
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared, keep = self.config, prepare(data), ~data.held_out
         later = to_come(data, c.discount)[keep]
         usual = jnp.asarray([f(a) for a in (data.reward[keep], later) for f in (np.mean, spread)], jnp.float32)
-        batch = data.batch(keep) | {"to_come": jnp.asarray(later)}
-        world = run.fit(ifactor_stage(c, layout, stats, usual), batch, ()).world
+        batch = {**prepared.train, "to_come": jnp.asarray(later)}
+        world = run.fit(ifactor_stage(c, prepared.layout, prepared.stats, usual), batch, ()).world
         shares = np.asarray(jax.vmap(share)(world))
         relevant = shares[:, AR] + shares[:, R]
-        figures = {"factors in ar and r": relevant.sum(1)}
-        return make_planner_agent(
-            data, run, c, layout, stats, in_some_seed(layout, relevant), {"world": world}, nodes.predict, figures
-        )
+        proposals = fit_proposals(c, prepared, run, in_some_seed(prepared.layout, relevant))
+        counts = {"factors in ar and r": relevant.sum(1)}
+        return make_planner_agent(c, prepared, run, nodes.predict, {"world": world}, proposals, counts)
 
 
 def spread(values: np.ndarray) -> float:

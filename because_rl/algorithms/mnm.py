@@ -46,15 +46,16 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Outputs, dense, dense_size, make_gates, views
-from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, split
 from because_rl.models.nets import MLP, normal, uniform
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.policy import EDGE, coin, sample_one_hot
+from because_rl.models.prepared_data import Statistics, prepare
 from because_rl.models.value import Value, value_loss, value_of_goal
-from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -179,14 +180,13 @@ class MnM(Method):
     def __init__(self, config: MnMConfig | None = None):
         self.config = config or MnMConfig()
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, layout = self.config, Layout(data.factors)
-        stats = statistics(layout, data.state, data.action, data.next_state)
-        everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
-        gates = broadcast_over_seeds(make_gates(layout, everything), len(run.seeds))
-        nets = run.fit(mnm_stage(c, layout, stats), data.batch(~data.held_out), gates)
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared, mask = self.config, prepare(data), full_mask(data.factors)
+        gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
+        nets = run.fit(mnm_stage(c, prepared.layout, prepared.stats), prepared.train, gates)
+        proposals = fit_proposals(c, prepared, run, mask)
         parameters = {"model": nets.model, "discriminator": nets.discriminator, "gates": gates}
-        return make_planner_agent(data, run, c, layout, stats, everything, parameters, partial(predict, c.floor))
+        return make_planner_agent(c, prepared, run, partial(predict, c.floor), parameters, proposals)
 
 
 def penalty(floor: float, ratio: Array) -> Array:

@@ -29,10 +29,10 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
-from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, normal
 from because_rl.models.policy import ActorAgent, PolicyInput, check_actions
+from because_rl.models.prepared_data import Statistics, statistics
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage

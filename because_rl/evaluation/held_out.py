@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from because_rl.models.column_statistics import statistics
 from because_rl.models.energy import mix
 from because_rl.models.layout import Layout
 from because_rl.models.objective import evaluate
+from because_rl.models.prepared_data import statistics
 from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import child_seed
 from because_rl.transitions import Transitions

@@ -25,8 +25,8 @@ def _crash_advance(slope: jax.Array, state: jax.Array, action: jax.Array) -> tup
 CRASH = PlanningModel(
     begin=lambda slope, state: state,
     advance=_crash_advance,
-    law=lambda slope, state, goal, noise: jnp.zeros_like(noise[1:]),
-    value=lambda slope, state, goal: jnp.zeros(()),
+    behaviour_policy=lambda slope, state, goal, noise: jnp.zeros_like(noise[1:]),
+    terminal_value=lambda slope, state, goal: jnp.zeros(()),
 )
 """Parameters: the hidden slopes (of all but the car, of the car)."""
 

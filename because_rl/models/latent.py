@@ -36,10 +36,10 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood, per_target, split
 from because_rl.models.nets import normal, uniform
+from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch, Stage
 
 HALF = 0.5

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import ZOOM, DenseHead, Outputs
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Family, Layout
 from because_rl.models.nets import SharedMLP, normal
+from because_rl.models.prepared_data import Statistics
 
 PLACES = 32
 """Width of a slot's embedding."""

@@ -22,9 +22,15 @@ from jaxtyping import Array, Float
 
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
-from because_rl.models.behaviour_policy import LEAST_SPREAD, MOST_SPREAD, Law, _log_densities, describe
-from because_rl.models.behaviour_policy import Actions as Described
-from because_rl.models.column_statistics import Statistics
+from because_rl.models.behaviour_policy import (
+    LEAST_SPREAD,
+    MOST_SPREAD,
+    ActionMixture,
+    action_statistics,
+    component_log_densities,
+)
+from because_rl.models.behaviour_policy import ActionStatistics as Described
+from because_rl.models.prepared_data import Statistics
 from because_rl.rng import stream
 from because_rl.training.method import Agent
 
@@ -113,16 +119,16 @@ class Mixture(eqx.Module):
     def noise(self) -> int:
         return self.components + len(self.actions.mean)
 
-    def law(self, out: Array) -> Law:
+    def law(self, out: Array) -> ActionMixture:
         out = out.reshape(self.components, -1)
         mean, spread = jnp.split(out[:, 1:], 2, axis=1)
         # Components that start alike would stay alike: they begin at different spreads.
         first = jnp.linspace(-1.0, 1.0, self.components)[:, None]
         spread = LEAST_SPREAD + (MOST_SPREAD - LEAST_SPREAD) * jax.nn.sigmoid(spread + first)
-        return Law(jax.nn.log_softmax(out[:, 0]), mean, spread)
+        return ActionMixture(jax.nn.log_softmax(out[:, 0]), mean, spread)
 
     def cost(self, out: Array, action: Array) -> Array:
-        return -jax.nn.logsumexp(_log_densities(self.actions, self.law(out), action)[0])
+        return -jax.nn.logsumexp(component_log_densities(self.actions, self.law(out), action)[0])
 
     def draw(self, out: Array, noise: Array) -> Array:
         law, (which, inside) = self.law(out), jnp.split(jnp.clip(noise, EDGE, 1.0 - EDGE), [self.components])
@@ -148,7 +154,7 @@ def action_distribution(factors: FactorSpec, action: np.ndarray) -> ActionDistri
     check_actions(factors)
     if factors.codes is not None:
         return Categorical(jnp.asarray(factors.codes, jnp.float32))
-    return Mixture(describe(action))
+    return Mixture(action_statistics(action))
 
 
 def check_actions(factors: FactorSpec) -> None:

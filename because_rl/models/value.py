@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.nets import MLP
+from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch
 
 
@@ -34,12 +34,12 @@ class Value(eqx.Module):
     def __call__(self, stats: Statistics, gate: Array, state: Array, goal: Array) -> Float[Array, " goals"]:
         """Log-odds of each goal factor."""
         size = len(state)
-        seen = (state - stats.mean[:size]) / stats.scale[:size] * gate
-        return self.net(jnp.concatenate([seen, goal]))
+        inputs = (state - stats.mean[:size]) / stats.scale[:size] * gate
+        return self.net(jnp.concatenate([inputs, goal]))
 
 
 def attained_factors(factors: FactorSpec, state: Array, goal: Array) -> Float[Array, " goals"]:
-    """1 where a goal factor is satisfied; binary ones count as asked for."""
+    """1 where a goal factor is satisfied; binary ones with 'at_least' count as wanted, whatever the goal says."""
     out = []
     for wanted in factors.goal:
         have, want = state[factors[wanted.of].slice], goal[wanted.slice]

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.algorithms.because import Because
+from because_rl.algorithms.because import Because, mask_cache_key
 from because_rl.algorithms.registry import make_method
 from because_rl.datasets.home import dataset_path
 from because_rl.datasets.load import load
@@ -185,7 +185,7 @@ def _graph(folder: Path, method: Because, data: Transitions, report: Report) -> 
 
     mask = CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", masks, **knobs))
     weights = {"weights": mask.weight.astype(np.float32)}
-    Run([0], shared=shared).cached("mask", lambda: weights, method._mask_of(data))
+    Run([0], shared=shared).cached("mask", lambda: weights, mask_cache_key(config, data))
     return mask
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from because_rl.envs.tasks import world_class
 from because_rl.factors import FactorSpec
 from because_rl.models.bilinear import BilinearModel, Gates, make_gates
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
+from because_rl.models.prepared_data import Statistics
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.provenance import provenance
 from because_rl.rng import child_seed
@@ -99,7 +99,7 @@ def _measure(factors: FactorSpec, hidden: int, config: ShootingConfig, episodes:
 
 
 def imagine(layout: Layout, stats: Statistics, gates: Gates) -> PlanningModel:
-    """The world model as a planner sees it, without energy, action law and value: these are other networks."""
+    """The world model as a planner sees it, without energy, behaviour policy and value: these are other networks."""
 
     def advance(model: BilinearModel, state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         outputs = model(stats, gates, jnp.concatenate([state, action]))
@@ -109,8 +109,8 @@ def imagine(layout: Layout, stats: Statistics, gates: Gates) -> PlanningModel:
     return PlanningModel(
         begin=lambda model, state: state,
         advance=advance,
-        law=lambda model, state, goal, noise: jnp.zeros_like(noise[1:]),
-        value=lambda model, state, goal: jnp.zeros(()),
+        behaviour_policy=lambda model, state, goal, noise: jnp.zeros_like(noise[1:]),
+        terminal_value=lambda model, state, goal: jnp.zeros(()),
     )
 
 

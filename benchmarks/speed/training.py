@@ -193,12 +193,12 @@ class Timed(Run):
         self.stages: list[Row] = []
         self.spent = 0.0
 
-    def fit(self, stage: Stage, data: Batch, fixed: Any, of: Mapping[str, Any] | None = None) -> Any:
+    def fit(self, stage: Stage, data: Batch, fixed: Any) -> Any:
         begin = time.perf_counter()
-        if of is None:
+        if (cache_key := self._cache_key(stage, data, fixed)) is None:
             figures, model = self._time(stage, data, fixed)
         else:
-            key = json.dumps([stage.name, dict(of) | self._decides(stage, data, fixed)], sort_keys=True)
+            key = json.dumps([stage.name, cache_key], sort_keys=True)
             if key not in self.common:
                 self.common[key] = self._time(stage, data, fixed)
             figures, model = self.common[key]

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from because_rl.algorithms.td3bc import Continuous, TD3BCConfig
-from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
 from because_rl.models.policy import PolicyInput
+from because_rl.models.prepared_data import statistics
 from because_rl.rng import child_seed
 from because_rl.transitions import Transitions
 

@@ -14,9 +14,9 @@ from because_rl.algorithms.mnm import MnM, MnMConfig
 from because_rl.algorithms.registry import configure, make_method
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models.bilinear import Outputs, make_gates
-from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
 from because_rl.models.policy import PolicyInput, action_distribution
+from because_rl.models.prepared_data import statistics
 from because_rl.planning.proposals import broadcast_over_seeds
 from because_rl.rng import stream
 from because_rl.training.run import Run

@@ -12,11 +12,11 @@ from because_rl.algorithms.icil import ICILConfig, LangevinConfig
 from because_rl.algorithms.registry import make_method
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
-from because_rl.models.behaviour_policy import behaviour_loss, describe
-from because_rl.models.column_statistics import statistics
+from because_rl.models.behaviour_policy import action_statistics, behaviour_loss
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.policy import Categorical, Mixture, PolicyInput, action_distribution, coin, sample_one_hot
+from because_rl.models.prepared_data import statistics
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.training.stage import start
@@ -190,7 +190,7 @@ def test_draws_follow_their_law():
 def test_the_mixture_is_the_behaviours():
     rng = stream(0, "mixture")
     action = np.stack([rng.normal(size=64), rng.choice([-1.0, 1.0], 64)], 1).astype(np.float32)
-    law, every = Mixture(describe(action)), jnp.asarray(action)
+    law, every = Mixture(action_statistics(action)), jnp.asarray(action)
     out = jnp.asarray(rng.normal(size=law.outputs), jnp.float32)
 
     def both(out):

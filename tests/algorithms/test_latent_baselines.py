@@ -13,8 +13,8 @@ from because_rl.algorithms.registry import make_method
 from because_rl.envs.tasks import world_class
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models import latent
-from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
+from because_rl.models.prepared_data import statistics
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.transitions import Transitions

@@ -14,11 +14,11 @@ from because_rl.algorithms.gnn import GNNConfig, GraphModel
 from because_rl.algorithms.registry import make_method
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models import nodes
-from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, negative_log_likelihood
 from because_rl.models.objective import Weights
-from because_rl.planning.proposals import relevant
+from because_rl.models.prepared_data import statistics
+from because_rl.planning.proposals import goal_ancestors
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.training.stage import Stage
@@ -157,7 +157,7 @@ def test_cdl_recovers_a_known_graph():
     for k in range(2):
         graph = np.asarray(cdl.kept(found[k], config.least))
         assert parents(data, graph) == PARENTS
-        np.testing.assert_array_equal(relevant(layout, graph), [1, 1, 0])  # the copy leads nowhere
+        np.testing.assert_array_equal(goal_ancestors(layout, graph), [1, 1, 0])  # the copy leads nowhere
 
 
 @pytest.mark.slow

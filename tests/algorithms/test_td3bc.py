@@ -12,8 +12,8 @@ from because_rl.algorithms.registry import configure, make_method
 from because_rl.algorithms.td3bc import Nets, PolicyInput, TD3BCConfig, make_actions, td3bc_stage
 from because_rl.errors import BecauseError
 from because_rl.factors import Factor, FactorSpec, GoalFactor, pack
-from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
+from because_rl.models.prepared_data import statistics
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.training.stage import fit

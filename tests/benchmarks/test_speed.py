@@ -46,27 +46,27 @@ class Line(NamedTuple):
     b: jax.Array
 
 
-def line(steps):
+def line(steps, settings=None):
     def loss(model, fixed, batch, key):
         return ((batch["x"] @ model.w + model.b - batch["y"]) ** 2).mean(), {}
 
-    return Stage("line", lambda key, fixed: Line(jnp.zeros(3), jnp.zeros(())), loss, steps, batch=8)
+    return Stage("line", lambda key, fixed: Line(jnp.zeros(3), jnp.zeros(())), loss, steps, batch=8, settings=settings)
 
 
 def test_a_stage_is_timed_with_its_own_figures_and_once_for_all_who_share_it():
     rows, shared = {"x": jnp.ones((20, 3)), "y": jnp.ones(20)}, {}
     first, second = (Timed(name, (0, 1), 5, 0.0, shared) for name in ("first", "second"))
-    model = first.fit(line(7), rows, (), of={"width": 3})
+    model = first.fit(line(7, {"width": 3}), rows, ())
     assert model.w.shape == (2, 3)
     assert float(model.w[0, 0]) != 0  # it has been trained
     (figures,) = first.stages
     assert {k: figures[k] for k in ("steps", "batch", "parameters")} == {"steps": 7, "batch": 8, "parameters": 4}
     assert figures["steps_per_second"] > 10
     assert figures["compile_seconds"] > 0
-    second.fit(line(7), rows, (), of={"width": 3})
+    second.fit(line(7, {"width": 3}), rows, ())
     assert second.stages == first.stages
     assert second.stages[0]["timed_in"] == "first"
-    second.fit(line(8), rows, (), of={"width": 3})
+    second.fit(line(8, {"width": 3}), rows, ())
     second.fit(line(7), rows, ())
     assert [stage["timed_in"] for stage in second.stages] == ["first", "second", "second"]
 

@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 
 from because_rl.factors import FactorSpec, GoalFactor, pack
-from because_rl.models.behaviour_policy import Behaviour, behaviour_loss, describe, draw, persistence
+from because_rl.models.behaviour_policy import (
+    BehaviourPolicy,
+    action_statistics,
+    behaviour_loss,
+    draw_action,
+    persistence,
+)
 from because_rl.models.bilinear import BilinearModel, make_gates, whiten
-from because_rl.models.column_statistics import statistics
-from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, mix, predict_mu, view
+from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, mix, predict_mu
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, negative_log_likelihood, split
 from because_rl.models.nets import silu
 from because_rl.models.objective import Weights, effective_rank, evaluate, jackknife, world_model_loss
+from because_rl.models.prepared_data import statistics
 from because_rl.models.value import Value, value_loss, value_of_goal
 from because_rl.training.stage import Stage, fit, skeleton
 
@@ -165,7 +171,7 @@ def test_a_family_is_one_network_under_relabelling():
     """At the start the members' own deviations are 0, so light2 of a world is light1 of its mirror image."""
     data = line_world(100)
     stats, gates, model = make(LAYOUT, data, GRAPH)
-    stats = stats._replace(mean=jnp.zeros_like(stats.mean), apart=jnp.ones_like(stats.difference))
+    stats = stats._replace(mean=jnp.zeros_like(stats.mean), difference=jnp.ones_like(stats.difference))
     x = jnp.concatenate([data["state"], data["action"]], axis=1)[0]
     mirror = x[jnp.array([0, 2, 1, 4, 3, 5, 6, 7, 9, 8])]
     lights = next(n for n, f in enumerate(LAYOUT.families) if f.kind == "light")
@@ -286,7 +292,7 @@ def test_energy_tells_data_from_mixtures(trained, negatives):
     model = eqx.combine(jax.tree.map(lambda a: a[0], progress.params), skeleton(stage, fixed))
 
     def energy(x):
-        found = model(view(world, stats, gates, x), predict_mu(world, world(stats, gates, x)))
+        found = model(family_features(world, stats, gates, x), predict_mu(world, world(stats, gates, x)))
         place = next(n for n, f in enumerate(LAYOUT.families) if 1 in f.members)
         return found[place][LAYOUT.families[place].members.index(1)]
 
@@ -342,17 +348,17 @@ def test_behaviour_clones_both_habits_their_spread_coin_and_memory():
     data = {"state": state, "action": push, "goal": np.ones((n, 1))}
     data = {k: jnp.asarray(v, jnp.float32) for k, v in data.items()}
     stats = statistics(LAYOUT, state, push, state + 0.1)
-    actions = describe(push)
+    actions = action_statistics(push)
     assert actions.coin.tolist() == [0.0, 1.0]
     gate = jnp.ones((1, SPEC.state_size))
     stage = Stage(
-        "b", lambda k, f: Behaviour(SPEC, k, hidden=32), partial(behaviour_loss, stats, actions), 800, 128, 3e-3
+        "b", lambda k, f: BehaviourPolicy(SPEC, k, hidden=32), partial(behaviour_loss, stats, actions), 800, 128, 3e-3
     )
     progress = fit(stage, data, gate, [0], chunk=800)
     model = eqx.combine(jax.tree.map(lambda a: a[0], progress.params), skeleton(stage, gate))
     at = jnp.zeros(SPEC.state_size).at[1].set(0.8).at[2].set(0.9)
     noise = jax.random.normal(jax.random.key(0), (500, 3))
-    drawn = jax.jit(jax.vmap(lambda z: draw(stats, actions, model, gate[0], at, jnp.ones(1), z)))(noise)
+    drawn = jax.jit(jax.vmap(lambda z: draw_action(stats, actions, model, gate[0], at, jnp.ones(1), z)))(noise)
     usual = drawn[:, 0] > -1
     assert usual.mean() == pytest.approx(0.7, abs=0.1)
     assert drawn[usual, 0].mean() == pytest.approx(0.4, abs=0.06)

@@ -149,8 +149,8 @@ def mass_step(penalty, state, action):
 POINT = PlanningModel(
     begin=lambda penalty, state: state,
     advance=mass_step,
-    law=lambda penalty, state, goal, noise: 0.5 + noise[1:],
-    value=lambda penalty, state, goal: jnp.full((), 0.25),
+    behaviour_policy=lambda penalty, state, goal, noise: 0.5 + noise[1:],
+    terminal_value=lambda penalty, state, goal: jnp.full((), 0.25),
 )
 REST = jnp.zeros(2)
 CONFIG = ShootingConfig(population=64, horizon=8, pessimism=0.0, proposals="uniform", hold=4)
@@ -204,7 +204,7 @@ def test_the_last_plan_goes_on_one_step_later():
 def test_of_a_law_the_noise_is_kept_and_strays_stay_in_it():
     """The law pushes by a tenth of its noise; wide noise on actions would reach what the law does not."""
     config = replace(CONFIG, population=64, warm_start_share=1.0, proposals="behaviour")
-    law = POINT._replace(law=lambda p, state, goal, noise: 0.01 * jnp.clip(noise[1:], -1.0, 1.0))
+    law = POINT._replace(behaviour_policy=lambda p, state, goal, noise: 0.01 * jnp.clip(noise[1:], -1.0, 1.0))
     rest = (REST, jnp.asarray([100.0])), (jnp.asarray(8), -LIMIT, LIMIT, jax.random.key(0))
     noise = jnp.stack([jnp.zeros(8), jnp.linspace(-1.0, 1.0, 8)], axis=1)
     before = Plan(0.01 * noise[:, 1:], noise, jnp.zeros(()))
@@ -215,7 +215,7 @@ def test_of_a_law_the_noise_is_kept_and_strays_stay_in_it():
     assert jnp.abs(far.actions).max() <= 0.01
 
 
-@pytest.mark.parametrize(("left", "score"), [(4, 0.0), (5, G**4), (8, G**4)])
+@pytest.mark.parametrize(("steps_left", "score"), [(4, 0.0), (5, G**4), (8, G**4)])
 def test_nothing_beyond_the_end_of_the_episode_counts(steps_left, score):
     """Full push is at 1.5 after 5 steps. The terminal value would add 0.25."""
     found = shoot(CONFIG, 1.5, steps_left, all_out(CONFIG))
@@ -335,13 +335,13 @@ def test_an_agent_plans_for_the_worlds_that_are_not_there_yet(monkeypatch):
     learned = LearnedModel(
         imagine=lambda p, state, action: mass_step(0.0, state, action)[1:],
         successor=None,
-        law=POINT.law,
-        value=POINT.value,
+        behaviour_policy=POINT.behaviour_policy,
+        terminal_value=POINT.terminal_value,
     )
     state, goal = np.zeros((2, 21, 2), np.float32), np.full((2, 21, 1), 1.0, np.float32)
 
     def acts(together, there):
-        monkeypatch.setattr(planner_agent, "TOGETHER", together)
+        monkeypatch.setattr(planner_agent, "CPU_WORLD_BATCH", together)
         agent = planner_agent.PlannerAgent(data, (0, 1), learned, {"p": jnp.zeros(2)}, CONFIG, np.zeros(2))
         agent.begin(21, 0)
         return agent.act(np.where(there[..., None], [2.0, 0.0], state), goal, 8)

@@ -55,7 +55,7 @@ class Line(NamedTuple):
     clock: jax.Array
 
 
-def line_stage(steps=100, fail_at=-1, break_at=-1, width=3):
+def line_stage(steps=100, fail_at=-1, break_at=-1, width=3, settings=None):
     """The loss is NaN at step `fail_at` where `fixed` is 1; the model is NaN after step `break_at`."""
 
     def init(key, fixed):
@@ -77,7 +77,7 @@ def line_stage(steps=100, fail_at=-1, break_at=-1, width=3):
     rule = optax.partition(
         {"net": optax.adam(0.01), "still": optax.set_to_zero()}, Line("net", "net", "still", "still")
     )
-    return Stage("line", init, loss, steps, batch=16, rule=rule, after=after)
+    return Stage("line", init, loss, steps, batch=16, rule=rule, after=after, settings=settings)
 
 
 @pytest.mark.parametrize("seeds", [[0], [0, 1]])
@@ -242,17 +242,17 @@ def test_a_stage_is_trained_once_for_runs_that_share_a_folder(tmp_path):
     def run(name, seeds=(0, 1)):
         return Run(seeds, tmp_path / name, lambda *news: told.append(news), shared=tmp_path / "shared")
 
-    first = run("a").fit(line_stage(), line_data(), fixed(2), of={"hidden": 1})
+    first = run("a").fit(line_stage(settings={"hidden": 1}), line_data(), fixed(2))
     trained = len(told)
-    again = run("b").fit(line_stage(), line_data(), fixed(2), of={"hidden": 1})
+    again = run("b").fit(line_stage(settings={"hidden": 1}), line_data(), fixed(2))
     assert len(told) == trained > 0
     jax.tree.map(np.testing.assert_array_equal, first, again)
     other = line_data()
     for different in (
-        lambda: run("c").fit(line_stage(), line_data(), fixed(2), of={"hidden": 2}),
-        lambda: run("d", (0, 2)).fit(line_stage(), line_data(), fixed(2), of={"hidden": 1}),
-        lambda: run("e").fit(line_stage(), {k: v + 1 for k, v in other.items()}, fixed(2), of={"hidden": 1}),
-        lambda: run("f").fit(line_stage(), line_data(), jax.tree.map(lambda a: a + 1, fixed(2)), of={"hidden": 1}),
+        lambda: run("c").fit(line_stage(settings={"hidden": 2}), line_data(), fixed(2)),
+        lambda: run("d", (0, 2)).fit(line_stage(settings={"hidden": 1}), line_data(), fixed(2)),
+        lambda: run("e").fit(line_stage(settings={"hidden": 1}), {k: v + 1 for k, v in other.items()}, fixed(2)),
+        lambda: run("f").fit(line_stage(settings={"hidden": 1}), line_data(), jax.tree.map(lambda a: a + 1, fixed(2))),
         lambda: run("g").fit(line_stage(), line_data(), fixed(2)),
     ):
         before = len(told)
@@ -587,8 +587,8 @@ def test_a_training_has_one_blas_thread(home, tmp_path):
 
 SIDE_BY_SIDE = """
 import jax, jax.numpy as jnp
-from because_rl.runs.compilation import run_in_turn
-run_in_turn()
+from because_rl.runs.compilation import disable_concurrent_ops
+disable_concurrent_ops()
 
 def loss(blocks):
     out = 0.0
@@ -606,6 +606,6 @@ print(jnp.isfinite(jax.jit(lambda b: jax.lax.scan(step, b, length=30)[0])(blocks
 
 
 def test_many_seeds_on_two_cores_do_not_wait_for_each_other_for_good():
-    """Whitening of several kinds at once; without `run_in_turn` this never ends where there are two cores."""
+    """Whitening of several kinds at once; without `disable_concurrent_ops` this never ends where there are two cores."""
     ended = subprocess.run([sys.executable, "-c", SIDE_BY_SIDE], capture_output=True, text=True, timeout=120)
     assert ended.stdout.strip() == "True", ended.stderr

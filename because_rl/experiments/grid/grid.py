@@ -322,7 +322,7 @@ class TrainAndEvaluate:
         if not isinstance(agent, PlannerAgent) or split not in SPLITS:
             return {}
         steps = new_steps(recipe, split, ONE_STEP_EPISODES, agent.factors)
-        figures = {name: np.asarray(values).tolist() for name, values in agent.figures.items()}
+        figures = {name: np.asarray(values).tolist() for name, values in agent.diagnostics.items()}
         return {"one_step": one_step_error(agent, steps), "figures": figures}
 
     def tidy(self, jobs: Sequence[Job], folder: Path) -> None:
