@@ -606,6 +606,6 @@ print(jnp.isfinite(jax.jit(lambda b: jax.lax.scan(step, b, length=30)[0])(blocks
 
 
 def test_many_seeds_on_two_cores_do_not_wait_for_each_other_for_good():
-    """Whitening of several kinds at once; without `disable_concurrent_ops` this never ends where there are two cores."""
+    """Whitening of several kinds at once: without `disable_concurrent_ops` it never ends on two cores."""
     ended = subprocess.run([sys.executable, "-c", SIDE_BY_SIDE], capture_output=True, text=True, timeout=120)
     assert ended.stdout.strip() == "True", ended.stderr
