@@ -105,9 +105,12 @@ class Factor:
 
 @dataclass(frozen=True)
 class GoalFactor(Factor):
-    """A wanted value of the state factor `of`: reached when state `relation` goal, column by column."""
+    """A wanted value of the state factor named `factor`: reached when state `relation` goal, column by column.
 
-    of: str = ""
+    Factor files and `to_dict` write `factor` under the key "of".
+    """
+
+    factor: str = ""
     relation: Relation = "equal"
     tolerance: float = 1e-6
 
@@ -124,7 +127,7 @@ class GoalFactor(Factor):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"of": self.of, "relation": self.relation, "tolerance": self.tolerance}
+        return super().to_dict() | {"of": self.factor, "relation": self.relation, "tolerance": self.tolerance}
 
 
 @dataclass(frozen=True)
@@ -166,10 +169,10 @@ class FactorSpec:
                 fix="rename one.",
             )
         for goal in self.goal:
-            target = next((f for f in self.state if f.name == goal.of), None)
+            target = next((f for f in self.state if f.name == goal.factor), None)
             if target is None or target.width != goal.width:
                 raise BecauseError(
-                    f"Goal {goal.name!r} is about {goal.of!r} with {goal.width} columns.",
+                    f"Goal {goal.name!r} is about {goal.factor!r} with {goal.width} columns.",
                     need="'of' naming a state factor with as many columns.",
                     fix=_FIX,
                 )
@@ -217,14 +220,14 @@ class FactorSpec:
     def reached(self, state: Any, goal: Any) -> Any:
         """Whether each state satisfies its goal (NumPy or JAX arrays, any leading shape)."""
         done: Any = True
-        for factor in self.goal:
-            have, want = state[..., self[factor.of].slice], goal[..., factor.slice]
-            if factor.relation == "equal":
-                hit = abs(have - want) <= factor.tolerance
-            elif factor.relation == "at_least":
-                hit = have >= want - factor.tolerance
+        for wanted in self.goal:
+            have, want = state[..., self[wanted.factor].slice], goal[..., wanted.slice]
+            if wanted.relation == "equal":
+                hit = abs(have - want) <= wanted.tolerance
+            elif wanted.relation == "at_least":
+                hit = have >= want - wanted.tolerance
             else:
-                hit = have <= want + factor.tolerance
+                hit = have <= want + wanted.tolerance
             done = done & hit.all(-1)
         return done
 
@@ -335,5 +338,5 @@ def _parse(entry: Any, cls: type) -> Any:
             need="one column number, or [start, stop] with stop excluded.",
             fix=_FIX,
         )
-    rest = {key: entry[key] for key in entry if key != "columns"}
+    rest = {("factor" if key == "of" else key): entry[key] for key in entry if key != "columns"}
     return cls(start=columns[0], stop=columns[1], **rest)

@@ -13,7 +13,7 @@ from because_rl.graph import Graph
 SPEC = FactorSpec(
     state=pack(("pos", 2, "continuous", "point"), ("mode", 3, "categorical"), ("lamps", 4, "binary")),
     action=pack(("push", 1, "continuous"), ("pick", 2, "categorical", "switch", True)),
-    goal=(GoalFactor("there", 0, 2, "continuous", of="pos", relation="at_least"),),
+    goal=(GoalFactor("there", 0, 2, "continuous", factor="pos", relation="at_least"),),
 )
 
 

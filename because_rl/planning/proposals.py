@@ -187,7 +187,7 @@ def _persistence(
 def relevant(layout: Layout, weights: np.ndarray) -> np.ndarray:
     """(state columns,) 1 for the state factors from which a path in the mask leads to the goal, else 0."""
     names = [f.name for f in layout.factors.state]
-    found = {goal.of for goal in layout.factors.goal} or set(names)
+    found = {goal.factor for goal in layout.factors.goal} or set(names)
     while True:
         more = {
             name

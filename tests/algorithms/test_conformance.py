@@ -69,7 +69,7 @@ def lamps(episodes=20):
     factors = FactorSpec(
         pack(("lamp", 2, "categorical", "light"), ("cue_2", 2, "categorical", "light")),
         pack(("switch", 2, "categorical")),
-        (GoalFactor("on", 0, 2, "categorical", of="lamp"),),
+        (GoalFactor("on", 0, 2, "categorical", factor="lamp"),),
         codes=((1.0, 0.0), (0.0, 1.0)),
     )
     lamp, cue = rng.integers(0, 2, (2, n))

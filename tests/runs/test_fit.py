@@ -21,7 +21,7 @@ from tests.support import arrays, because, write
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 X_ON = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
-GOAL = (GoalFactor("far", 0, 1, "continuous", of="x", relation="at_least"),)
+GOAL = (GoalFactor("far", 0, 1, "continuous", factor="x", relation="at_least"),)
 TINY = {"hidden": 16, "batch": 32, "world_steps": 200, "energy_steps": 60, "behaviour_steps": 20, "value_steps": 20}
 TINY |= {"batches": 0, "planner.population": 16, "planner.horizon": 5}
 
@@ -184,7 +184,7 @@ def test_an_episode_terminates_at_its_goal_whatever_its_flag_says(tmp_path):
 
 def test_where_a_policy_can_be_planned():
     real, cells = pack(("x", 1, "continuous")), pack(("x", 3, "categorical"))
-    wanted = (GoalFactor("far", 0, 3, "categorical", of="x"),)
+    wanted = (GoalFactor("far", 0, 3, "categorical", factor="x"),)
     push, pick = pack(("push", 1, "continuous")), pack(("pick", 2, "categorical"))
     codes = ((1.0, 0.0), (0.0, 1.0))
     assert no_policy(FactorSpec(real, push, GOAL)) == ""
@@ -244,7 +244,7 @@ def test_the_goal_is_guessed_from_how_episodes_end(tmp_path):
     far = told["next_observations"][5::6, 0]
     told["goals"] = np.repeat(far - 0.01, 6)[:, None]
     spec = FactorSpec.from_dict(yaml.safe_load(propose(read_log(write(tmp_path / "a.hdf5", told)))))
-    assert (spec.goal[0].of, spec.goal[0].relation) == (spec.state[0].name, "at_least")
+    assert (spec.goal[0].factor, spec.goal[0].relation) == (spec.state[0].name, "at_least")
 
 
 def test_factors_command_writes_what_fit_reads(tmp_path):
