@@ -75,11 +75,11 @@ def test_sweep_removes_leftovers_of_the_dead_only(tmp_path, monkeypatch):
         path.mkdir() if path in others else path.write_text("")
         if "old" in path.name:
             os.utime(path, (0, 0))
-    io.sweep(tmp_path)
+    io.remove_leftovers(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([here[1], others[0], unknown[0]])
     monkeypatch.setattr(io, "_machine", lambda: "elsewhere")
     (tmp_path / here[0].name).write_text("")
-    io.sweep(tmp_path)  # as another machine sees the folder
+    io.remove_leftovers(tmp_path)  # as another machine sees the folder
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -89,7 +89,7 @@ def test_what_a_killed_process_was_writing_is_swept(tmp_path):
     subprocess.run([sys.executable, "-c", stop.format(str(tmp_path / "file"))], check=False)
     (left,) = tmp_path.iterdir()
     assert ".tmp-" in left.name
-    io.sweep(tmp_path)
+    io.remove_leftovers(tmp_path)
     assert not left.exists()
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from because_rl.datasets import collect as collecting
 from because_rl.datasets.collect import collect, rollout
-from because_rl.datasets.home import dataset_path, list_datasets
 from because_rl.datasets.load import load
+from because_rl.datasets.paths import dataset_path, list_datasets
 from because_rl.datasets.recipe import Recipe, all_recipes
 from because_rl.errors import BecauseError
 from because_rl.io import exclusive, file_sha256

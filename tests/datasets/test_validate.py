@@ -14,8 +14,8 @@ from minari.data_collector.episode_buffer import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 from because_rl.datasets.collect import collect
-from because_rl.datasets.home import dataset_path
 from because_rl.datasets.load import load
+from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
 from because_rl.io import read_json
