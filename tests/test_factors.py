@@ -18,11 +18,12 @@ SPEC = FactorSpec(
 
 
 def test_json_round_trip():
+    assert SPEC.to_dict()["goal"][0]["of"] == "pos"
     assert FactorSpec.from_dict(json.loads(json.dumps(SPEC.to_dict()))) == SPEC
 
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml"])
-def test_files(tmp_path, suffix):
+def test_files_round_trip(tmp_path, suffix):
     path = tmp_path / f"factors{suffix}"
     path.write_text(json.dumps(SPEC.to_dict()))  # JSON is YAML
     assert FactorSpec.from_file(path) == SPEC
@@ -70,7 +71,7 @@ def test_ill_formed_specs_are_refused(change, says):
         FactorSpec.from_dict(SPEC.to_dict() | change)
 
 
-def test_not_a_mapping():
+def test_a_spec_must_be_a_mapping():
     with pytest.raises(BecauseError, match="list"):
         FactorSpec.from_dict([1, 2])
 
@@ -85,11 +86,11 @@ def test_values_of_the_right_type_are_valid(level, lamps):
     ("name", "value"),
     [("mode", [0, 0, 0]), ("mode", [1, 1, 0]), ("mode", [0.5, 0.5, 0]), ("lamps", [0, 0, 2, 0]), ("pos", [0, np.nan])],
 )
-def test_values_of_the_wrong_type_are_not(name, value):
+def test_values_of_the_wrong_type_are_invalid(name, value):
     assert SPEC[name].invalid(np.array([value], float)).all()
 
 
-def test_optional_may_be_absent_but_not_double():
+def test_optional_factors_may_be_absent_but_not_double():
     pick = SPEC["pick"]
     assert not pick.invalid(np.zeros((1, 2))).any()
     assert pick.invalid(np.ones((1, 2))).all()
