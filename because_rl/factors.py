@@ -219,7 +219,8 @@ class FactorSpec:
     def encode_action(self, action: Any) -> np.ndarray:
         """The action columns that models take, (..., action columns) float64.
 
-        `action`: one or a batch; whole numbers (...) where there are `codes`, else the columns, which are returned.
+        `action`: one action or a batch. Where there are `codes`, integers (...); otherwise columns already, which are
+        returned as float64.
         """
         if self.codes is None:
             return np.asarray(action, np.float64)
@@ -232,14 +233,14 @@ class FactorSpec:
         booleans (...), or True where there is no goal factor.
         """
         done: Any = True
-        for wanted in self.goal:
-            have, want = state[..., self[wanted.factor].slice], goal[..., wanted.slice]
-            if wanted.relation == "equal":
-                hit = abs(have - want) <= wanted.tolerance
-            elif wanted.relation == "at_least":
-                hit = have >= want - wanted.tolerance
+        for factor in self.goal:
+            have, want = state[..., self[factor.factor].slice], goal[..., factor.slice]
+            if factor.relation == "equal":
+                hit = abs(have - want) <= factor.tolerance
+            elif factor.relation == "at_least":
+                hit = have >= want - factor.tolerance
             else:
-                hit = have <= want + wanted.tolerance
+                hit = have <= want + factor.tolerance
             done = done & hit.all(-1)
         return done
 

@@ -41,7 +41,7 @@ def test_single_columns_may_be_numbers():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"state": []}, "No state factor"),
         ({"state": [{"name": "x", "columns": [1, 2], "type": "continuous"}]}, "Column 0 is missing"),
@@ -66,8 +66,8 @@ def test_single_columns_may_be_numbers():
         ({"goal": [{"name": "g", "columns": 0, "type": "continuous", "of": "pos", "relation": "near"}]}, "near"),
     ],
 )
-def test_ill_formed_specs_are_refused(change, says):
-    with pytest.raises(BecauseError, match=says):
+def test_ill_formed_specs_are_refused(change, message):
+    with pytest.raises(BecauseError, match=message):
         FactorSpec.from_dict(SPEC.to_dict() | change)
 
 

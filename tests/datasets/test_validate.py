@@ -122,9 +122,9 @@ def two_agents(state):
 
 @pytest.mark.parametrize("kind", BROKEN_DATA)
 def test_broken_data(ours, kind):
-    change, says = BROKEN_DATA[kind]
+    change, message = BROKEN_DATA[kind]
     edit(ours, change)
-    with pytest.raises(BecauseError, match=says) as refusal:
+    with pytest.raises(BecauseError, match=message) as refusal:
         load(ours)
     assert re.match(r"Dataset broken.* Needed: .+ Fix: .+", str(refusal.value))
 
@@ -161,9 +161,9 @@ BROKEN_FILES = {
 
 @pytest.mark.parametrize("kind", BROKEN_FILES)
 def test_broken_files(ours, kind):
-    change, says = BROKEN_FILES[kind]
+    change, message = BROKEN_FILES[kind]
     change(ours)
-    with pytest.raises(BecauseError, match=says):
+    with pytest.raises(BecauseError, match=message):
         load(ours)
 
 
@@ -186,9 +186,9 @@ BROKEN_COUNTS = {
 
 @pytest.mark.parametrize("kind", BROKEN_COUNTS)
 def test_broken_counts(ours, kind):
-    change, says = BROKEN_COUNTS[kind]
+    change, message = BROKEN_COUNTS[kind]
     plain_json(ours, change)
-    with pytest.raises(BecauseError, match=says):
+    with pytest.raises(BecauseError, match=message):
         load(ours)
 
 
