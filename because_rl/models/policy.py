@@ -46,7 +46,7 @@ class PolicyInput(eqx.Module):
 
     def __init__(self, factors: FactorSpec, stats: Statistics):
         wanted = sorted(factors.goal, key=lambda goal: goal.start)
-        columns = [np.arange(factors.state_size)[factors[goal.of].slice] for goal in wanted]
+        columns = [np.arange(factors.state_size)[factors[goal.factor].slice] for goal in wanted]
         of = np.concatenate([np.arange(factors.state_size), *columns])
         self.mean, self.scale = stats.mean[of], stats.scale[of]
 

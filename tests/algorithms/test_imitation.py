@@ -36,7 +36,7 @@ def confounded(episodes=300, seed=0):
     factors = FactorSpec(
         pack(("cause", 1, "continuous"), ("marker", 1, "continuous"), ("nuisance", 1, "continuous")),
         pack(("push", 1, "continuous")),
-        (GoalFactor("there", 0, 1, "continuous", of="cause"),),
+        (GoalFactor("there", 0, 1, "continuous", factor="cause"),),
     )
     return logged(factors, state, action[:, None], after, np.zeros((n, 1))), side
 

@@ -30,7 +30,7 @@ def room(episodes=150):
     state, noise, push = rng.normal(size=(n, 4)), rng.normal(size=(n, 4)), rng.normal(size=(n, 1))
     after = 0.6 * state + push * [1, 0, -1, 0] + noise * [0.3, 0.5, 0.3, 0.5]
     numbers = pack(*((name, 1, "continuous", "number") for name in SIGNALS))
-    goal = (GoalFactor("light", 0, 1, "continuous", of="hand", relation="at_least"),)
+    goal = (GoalFactor("light", 0, 1, "continuous", factor="hand", relation="at_least"),)
     data = logged(FactorSpec(numbers, pack(("push", 1, "continuous")), goal), state, push, after, np.zeros((n, 1)))
     return Transitions(**(vars(data) | {"reward": data.next_state[:, :2].sum(1)}))
 

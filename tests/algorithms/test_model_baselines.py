@@ -134,7 +134,7 @@ def chain(episodes=400, seed=0):
     noise = 0.2 * rng.normal(size=(3, n))
     after = np.stack([x + push + noise[0], y + np.sin(2 * x) + noise[1], 0.5 * copy + noise[2]], 1)
     state = pack(*((name, 1, "continuous", "number") for name in ("x", "y", "copy")))
-    goal = (GoalFactor("high", 0, 1, "continuous", of="y", relation="at_least"),)
+    goal = (GoalFactor("high", 0, 1, "continuous", factor="y", relation="at_least"),)
     factors = FactorSpec(state, pack(("push", 1, "continuous")), goal)
     return logged(factors, np.stack([x, y, copy], 1), push[:, None], after)
 
@@ -229,7 +229,7 @@ def world(discrete, episodes=12):
                 ("cue", 3, "categorical"),
             ),
             pack(("move", 2, "categorical", "move", True), ("pick", 2, "categorical")),
-            (GoalFactor("left", 0, 4, "binary", "cells", of="door"),),
+            (GoalFactor("left", 0, 4, "binary", "cells", factor="door"),),
             codes=((1.0, 0.0, 1.0, 0.0), (0.0, 1.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0)),
         )
         state = np.hstack([np.eye(4)[rng.integers(0, 4, n)], np.eye(5)[rng.integers(0, 5, n)][:, :4]])
@@ -244,7 +244,7 @@ def world(discrete, episodes=12):
             ("flag", 1, "binary"),
         ),
         pack(("push", 2, "continuous"), ("gripper", 1, "continuous")),
-        (GoalFactor("hit", 0, 1, "binary", of="flag", relation="at_least"),),
+        (GoalFactor("hit", 0, 1, "binary", factor="flag", relation="at_least"),),
     )
     state = np.hstack([rng.normal(size=(n, 5)), rng.integers(0, 2, (n, 1))])
     action = np.hstack([np.tanh(state[:, :2]), rng.choice([-1.0, 1.0], (n, 1))]) + 0.1 * rng.normal(size=(n, 3))
