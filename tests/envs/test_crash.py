@@ -16,7 +16,7 @@ from because_rl.envs.batch import SimulatorBatch
 from because_rl.envs.crash.batch import CrashBatch, crash_step
 from because_rl.envs.crash.behaviour import CrashBehaviour
 from because_rl.envs.crash.drawing import FIRED
-from because_rl.envs.crash.env import BODIES, DT, HORIZON, REACH, Crash, draw_scenes, near_miss
+from because_rl.envs.crash.env import BODIES, DT, HORIZON, MAX_ACCELERATION, Crash, draw_scenes, near_miss
 
 SEEDS = range(4000)
 splits = pytest.mark.parametrize("split", ["I", "O"])
@@ -91,7 +91,7 @@ def test_cars_are_moved_by_highway_envs_own_step():
     ego = env.road.vehicles[0]
     plain = Vehicle(None, ego.position.copy(), ego.heading, ego.speed)
     for _ in range(30):
-        ego.pull = rng.uniform(-1, 1, 2) * REACH[0]
+        ego.acceleration = rng.uniform(-1, 1, 2) * MAX_ACCELERATION[0]
         ego.step(DT)
         plain.act(dict(ego.action))
         plain.step(DT)
@@ -104,8 +104,8 @@ def test_steering_gives_the_acceleration_that_was_asked_for():
     env = Crash("I")
     env.reset(seed=2)
     ego = env.road.vehicles[0]
-    ego.put(np.array([0.0, 0.0, 8 * np.cos(0.3), 8 * np.sin(0.3), 0.3]))
-    ego.pull, before = np.array([1.0, -1.5]), ego.velocity.copy()
+    ego.set_state(np.array([0.0, 0.0, 8 * np.cos(0.3), 8 * np.sin(0.3), 0.3]))
+    ego.acceleration, before = np.array([1.0, -1.5]), ego.velocity.copy()
     ego.step(1e-5)
     np.testing.assert_allclose((ego.velocity - before) / 1e-5, [1.0, -1.5], atol=1e-3)
 
@@ -143,8 +143,8 @@ def test_near_miss_is_the_distance_to_highway_envs_polygon():
     seen = []
     for _ in range(2000):
         heading = rng.uniform(-3, 3)
-        ego.put(np.array([*rng.uniform(-5, 5, 2), 0, 0, heading]))
-        walker.put(np.append(ego.position + rng.uniform(-5, 5, 2), [0, 0, 0]))
+        ego.set_state(np.array([*rng.uniform(-5, 5, 2), 0, 0, heading]))
+        walker.set_state(np.append(ego.position + rng.uniform(-5, 5, 2), [0, 0, 0]))
         corners = ego.polygon()
         inside, gap = True, np.inf
         for a, b in itertools.pairwise(corners):

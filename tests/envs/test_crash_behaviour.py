@@ -70,8 +70,8 @@ def test_highway_env_agrees_on_a_hundred(level):
 def test_the_cue_confounds_the_car_with_both_pedestrians(level):
     """Car and pedestrians never look at each other; only u_pi ties their pushes."""
 
-    def tie(**knobs):
-        actions = play(CrashBatch("I"), CrashBehaviour(level, **knobs), range(500)).reshape(-1, 8)
+    def tie(**config):
+        actions = play(CrashBatch("I"), CrashBehaviour(level, **config), range(500)).reshape(-1, 8)
         actions = actions[~np.isnan(actions[:, 0])]
         return [np.corrcoef(actions[:, 2], sign * actions[:, column])[0, 1] for sign, column in ((-1, 5), (1, 7))]
 
@@ -93,7 +93,7 @@ def test_experts_pedestrians_wait_for_the_hidden_start():
     seeds = range(400)
     observation = batch.reset(seeds)
     behaviour.reset(batch, seeds)
-    start = batch.hidden()["start"] * behaviour.knobs.longest_wait
+    start = batch.hidden()["start"] * behaviour.config.longest_wait
     for t in range(18):
         observation = batch.step(behaviour.act(observation)).observation
         slow = np.abs(observation.state[:, [13, 18]]).max(1) < 0.5

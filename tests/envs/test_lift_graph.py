@@ -61,11 +61,11 @@ class Visit:
 
     def turn_elbow(self, by):
         """Along the one direction of the seven joints that leaves the hand where it is."""
-        model, data, anatomy = self.env._model, self.env._data, self.env._anatomy
+        model, data, indices = self.env._model, self.env._data, self.env._indices
         jac = np.zeros((6, model.nv))
-        mujoco.mj_jacSite(model, data, jac[:3], jac[3:], anatomy.hand_site)
+        mujoco.mj_jacSite(model, data, jac[:3], jac[3:], indices.hand_site)
         self.shift("joint_pos", by * np.linalg.svd(jac[:, : simulator.ARM])[2][-1])
-        simulator.reach(model, data, anatomy, self.state[:3], self.state[SPEC["eef_quat"].slice])
+        simulator.move_hand(model, data, indices, self.state[:3], self.state[SPEC["eef_quat"].slice])
         self.env._refresh()
 
     def swap_action(self, factor):
