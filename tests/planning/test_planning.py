@@ -16,7 +16,6 @@ from because_rl.planning.agent import LearnedModel
 from because_rl.planning.goal import attained
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, correlated, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
-from benchmarks.speed.planning import planning_speed
 
 # A corridor of six cells: action 0 steps left, action 1 steps right ------------------------------------
 CELLS = 6
@@ -314,19 +313,6 @@ def test_attained_is_a_probability_where_events_are():
     state = jnp.asarray([0.5, 0.2])
     assert attained(spec, state, jnp.asarray([1.0, 1.0])) == pytest.approx(0.1)
     assert attained(spec, state, jnp.asarray([1.0, 0.0])) == pytest.approx(0.5)
-
-
-@pytest.mark.slow
-def test_planning_speed_counts_what_the_model_costs():
-    small, large = (
-        planning_speed(hidden, ("crash",), episodes=2, population=8, horizon=2, matmul=256) for hidden in (16, 64)
-    )
-    assert small["matmul_flops_per_second"] > 1e7
-    (slow,), (fast,) = large["rows"], small["rows"]
-    assert slow["flops_per_evaluation"] > 2 * fast["flops_per_evaluation"] > 1e4
-    assert fast["evaluations_per_second"] > 10
-    assert 0 < fast["share_of_peak"] < 1.5
-    assert small["provenance"]["config"]["hidden"] == 16
 
 
 def test_an_agent_plans_for_the_worlds_that_are_not_there_yet(monkeypatch):
