@@ -19,6 +19,7 @@ import numpy as np
 
 from because_rl.envs.tasks import WORLDS
 from because_rl.evaluation.rollout import layouts
+from because_rl.evaluation.scenes import Scenes
 from because_rl.experiments.grid.compare import TABLE
 from because_rl.experiments.grid.results import comparisons, read_results
 from because_rl.experiments.paper.energy_maps import MEASURE, maps_of
@@ -26,7 +27,6 @@ from because_rl.experiments.paper.numbers import reported
 from because_rl.io import read_json
 from because_rl.report.grid_data import Curves, Failure, Film, Grid, Maps, Rate, Result
 from because_rl.report.grid_page import write_grid_page
-from because_rl.report.scenes import Scenes
 from because_rl.runs.train import METRICS, RUN
 
 FAILURES = 3

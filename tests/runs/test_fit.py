@@ -268,7 +268,7 @@ def test_a_log_without_a_goal_gives_all_but_a_policy(tmp_path):
     result = fit(path, spec, out, seeds=[0, 1], overrides=settings)
     assert result["policy"] is None
     assert "no goal" in result["why_no_policy"]
-    assert {row["factor"]: row["measure"] for row in result["accuracy"]}["on"] == "foretold right"
+    assert {row["factor"]: row["measure"] for row in result["accuracy"]}["on"] == "predicted correctly"
     assert all(len(row["per_seed"]) == 2 for row in result["accuracy"])
     page = (out / "report/index.html").read_text()
     assert page.count("<svg") == 2
