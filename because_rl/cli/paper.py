@@ -51,7 +51,7 @@ def paper(
     """
     if tiny:  # most of its time goes into compiling: programs that run fast are not worth their price
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
-    from because_rl.datasets.home import home
+    from because_rl.datasets.paths import home_folder
     from because_rl.experiments.grid.grid import TrainAndEvaluate
     from because_rl.experiments.paper.catalogue import chosen, run_missing, write_all
     from because_rl.experiments.paper.scale import make_scale
@@ -60,7 +60,7 @@ def paper(
     scale = make_scale(tiny, grid, *(text.split(",") if text else () for text in (methods, worlds, policies)))
     results = results or Path("results/tiny" if tiny else "results")
     output = output or results / "paper"
-    cache = compile_cache or home(root) / "programs"
+    cache = compile_cache or home_folder(root) / "programs"
     each = max(1, (os.cpu_count() or 1) // max(workers, 1))
     failed = []
     try:

@@ -107,7 +107,7 @@ class Layout:
     @cached_property
     def goal_bearing(self) -> tuple[bool, ...]:
         """Families of which some member is what the goal is about."""
-        wanted = {goal.of for goal in self.factors.goal}
+        wanted = {goal.factor for goal in self.factors.goal}
         return tuple(any(self.factors.state[j].name in wanted for j in f.members) for f in self.families)
 
     def family_columns(self, family: Family) -> np.ndarray:

@@ -47,7 +47,7 @@ class PolicyInput(eqx.Module):
 
     def __init__(self, factors: FactorSpec, stats: Statistics):
         goals = sorted(factors.goal, key=lambda goal: goal.start)
-        goal_columns = [np.arange(factors.state_size)[factors[goal.of].slice] for goal in goals]
+        goal_columns = [np.arange(factors.state_size)[factors[goal.factor].slice] for goal in goals]
         columns = np.concatenate([np.arange(factors.state_size), *goal_columns])
         self.mean, self.scale = stats.mean[columns], stats.scale[columns]
 

@@ -142,7 +142,7 @@ def _persistence(
 def goal_ancestors(layout: Layout, mask: np.ndarray) -> np.ndarray:
     """(state columns,) 1 for the state factors from which a path in the mask leads to the goal, else 0."""
     names = [f.name for f in layout.factors.state]
-    ancestors = {goal.of for goal in layout.factors.goal} or set(names)
+    ancestors = {goal.factor for goal in layout.factors.goal} or set(names)
     while True:
         parents = {
             name

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from because_rl.datasets.home import home
 from because_rl.datasets.load import load
+from because_rl.datasets.paths import home_folder
 from because_rl.discovery.discover import discover
 from because_rl.discovery.export import to_dot, to_graphml
 from because_rl.graph import Graph, score
@@ -28,7 +28,7 @@ def discover_dataset(
     data = load(dataset, root, factors)
     found = discover(data.factors, data.state, data.action, data.next_state, data.episode, progress=report, **knobs)
     mask, name = found.mask, data.name
-    folder = folder or home(root) / "graphs" / name
+    folder = folder or home_folder(root) / "graphs" / name
     told = data.metadata.get("because", {}).get("true_graph")
     truth = None if told is None else Graph.from_dict(told)
     result = {"dataset": name, "folder": str(folder)} | mask.to_dict()

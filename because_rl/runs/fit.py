@@ -23,10 +23,10 @@ import numpy as np
 
 from because_rl.algorithms.because import Because, mask_cache_key
 from because_rl.algorithms.registry import make_method
-from because_rl.datasets.home import dataset_path
 from because_rl.datasets.load import load
-from because_rl.datasets.own_dataset import adopt, fit_spec, no_policy, write_dataset
-from because_rl.datasets.own_log import read_log
+from because_rl.datasets.paths import dataset_path
+from because_rl.datasets.user_dataset import add_action_codes, no_policy_reason, prepare_log, write_dataset
+from because_rl.datasets.user_log import read_log
 from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
 from because_rl.evaluation.held_out import held_out_accuracy, held_out_uncertainty
@@ -66,8 +66,8 @@ def fit(
     begin = time.monotonic()
     folder = Path(folder)
     log = read_log(data, root)
-    spec = fit_spec(log, _spec(factors, log.factors, log.name))
-    log = adopt(log, spec, goal)
+    spec = add_action_codes(log, _spec(factors, log.factors, log.name))
+    log = prepare_log(log, spec, goal)
     settings = SETTINGS | dict(overrides or {})
     method = make_method("because", settings)
     assert isinstance(method, Because)
@@ -104,7 +104,7 @@ def fit(
 def load_policy(folder: str | Path) -> PlannerAgent:
     """The agent of a finished fit: ``begin(worlds, seed)``, then ``act(state, goal, left)`` at every step."""
     folder = Path(folder)
-    if why := no_policy(FactorSpec.from_dict(_read(folder)["asked"]["factors"])):
+    if why := no_policy_reason(FactorSpec.from_dict(_read(folder)["asked"]["factors"])):
         raise BecauseError(
             f"{folder} holds no policy: {why}.",
             need="a goal, and actions that can be planned.",
@@ -167,7 +167,7 @@ def _read(folder: Path) -> dict[str, Any]:
 def _for_learning(spec: FactorSpec) -> FactorSpec:
     """The spec as the method gets it. One code for all actions tells it not to learn how to draw them: where no
     policy can be planned there is nothing to draw for."""
-    if spec.codes is None and no_policy(spec):
+    if spec.codes is None and no_policy_reason(spec):
         return replace(spec, codes=((0.0,) * spec.action_size,))
     return spec
 
@@ -192,7 +192,7 @@ def _graph(folder: Path, method: Because, data: Transitions, report: Report) -> 
 def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[str, Any]:
     agent = load_model(folder)
     spec = FactorSpec.from_dict(_read(folder)["asked"]["factors"])
-    why = no_policy(spec)
+    why = no_policy_reason(spec)
     ends = np.append(data.episode[1:] != data.episode[:-1], True)
     return {
         "episodes": int(ends.sum()),

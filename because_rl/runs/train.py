@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from because_rl.algorithms.registry import make_method
-from because_rl.datasets.home import home
 from because_rl.datasets.load import load
+from because_rl.datasets.paths import home_folder
 from because_rl.discovery.regression.threads import one_blas_thread
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
-from because_rl.io import exclusive, read_json, sha256, sweep, write_json, write_text
+from because_rl.io import exclusive, read_json, remove_leftovers, sha256, write_json, write_text
 from because_rl.provenance import provenance
 from because_rl.runs.compilation import disable_concurrent_ops
 from because_rl.runs.tensorboard import write_events
@@ -84,7 +84,8 @@ def train(
         "rounds": rounds,
     }
     wanted = json.loads(json.dumps(wanted))  # as it will be read back: tuples are lists
-    folder = Path(folder or home(root) / "runs" / f"{method}-{data.name.removeprefix('because/').removesuffix('-v0')}")
+    short_name = data.name.removeprefix("because/").removesuffix("-v0")
+    folder = Path(folder or home_folder(root) / "runs" / f"{method}-{short_name}")
     with exclusive(folder.parent / f".{folder.name}.lock", f"training in {folder}"), one_blas_thread():
         known = _agree(folder, wanted, resume) or _begin(folder, wanted)
 
@@ -99,7 +100,7 @@ def train(
             return round(known["seconds"] + time.monotonic() - begin, 2)
 
         run = Run(wanted["seeds"], folder, after, chunk, shared, rounds)
-        sweep(folder)
+        remove_leftovers(folder)
         for run.round in range(1, rounds + 1):
             if (kept := _round(folder, run.round, rounds)) == folder or not kept.exists():
                 made.fit(data, run)

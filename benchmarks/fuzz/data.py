@@ -14,9 +14,9 @@ import numpy as np
 import yaml
 
 from because_rl.datasets.load import load
-from because_rl.datasets.own_dataset import adopt, fit_spec, write_dataset
-from because_rl.datasets.own_log import Log, read_log
-from because_rl.datasets.propose_factors import propose
+from because_rl.datasets.propose_factors import propose_factors
+from because_rl.datasets.user_dataset import add_action_codes, prepare_log, write_dataset
+from because_rl.datasets.user_log import Log, read_log
 from because_rl.factors import FactorSpec
 from because_rl.io import arrays_sha256, read_arrays, read_json, write_arrays, write_text
 from because_rl.rng import stream
@@ -62,7 +62,7 @@ def prepare_data(base: Path) -> None:
                 group[name] = array[rows]
             group.attrs["total_steps"] = length
     log = read_log(base / "flat.hdf5")
-    write_dataset(adopt(log, _proposed(log)), base / "dataset")
+    write_dataset(prepare_log(log, _proposed(log)), base / "dataset")
     write_text(base / "sha256", _transitions_sha256(load(base / "dataset")))
 
 
@@ -73,7 +73,7 @@ def log_case(rng: Rng, base: Path, work: Path) -> Case:
 
     def read() -> str:
         log = read_log(path)
-        adopted = adopt(log, _proposed(log))
+        adopted = prepare_log(log, _proposed(log))
         for episode in adopted.episodes:
             steps = len(episode["actions"])
             if not all(np.isfinite(array).all() for array in episode.values()):
@@ -112,7 +112,7 @@ def dataset_case(rng: Rng, base: Path, work: Path) -> Case:
 
 
 def _proposed(log: Log) -> FactorSpec:
-    return fit_spec(log, FactorSpec.from_dict(yaml.safe_load(propose(log))))
+    return add_action_codes(log, FactorSpec.from_dict(yaml.safe_load(propose_factors(log))))
 
 
 def _transitions_sha256(found: Transitions) -> str:

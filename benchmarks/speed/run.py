@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from because_rl.datasets.home import home
+from because_rl.datasets.paths import home_folder
 from because_rl.errors import BecauseError
 from because_rl.provenance import provenance
 
@@ -30,7 +30,7 @@ def run_cost(
     overrides = [part for name, value in (settings or {}).items() for part in ("--set", f"{name}={value}")]
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="because-cost-") as place:
-        run, where = Path(place) / "run", ("--root", str(home(root)), "--json")
+        run, where = Path(place) / "run", ("--root", str(home_folder(root)), "--json")
         commands = {
             "train": ("train", method, "--data", data, "--seeds", str(seeds), *overrides, "-o", str(run), *where),
             "evaluate": ("evaluate", str(run), "--split", "IO", "--episodes", str(episodes), *where),

@@ -47,7 +47,7 @@ def confounded(episodes=300, seed=0):
     factors = FactorSpec(
         pack(("cause", 1, "continuous"), ("marker", 1, "continuous"), ("nuisance", 1, "continuous")),
         pack(("push", 1, "continuous")),
-        (GoalFactor("there", 0, 1, "continuous", of="cause"),),
+        (GoalFactor("there", 0, 1, "continuous", factor="cause"),),
     )
     return logged(factors, state, action[:, None], after, np.zeros((n, 1))), side
 
@@ -77,7 +77,7 @@ def room(episodes=150):
     state, noise, push = rng.normal(size=(n, 4)), rng.normal(size=(n, 4)), rng.normal(size=(n, 1))
     after = 0.6 * state + push * [1, 0, -1, 0] + noise * [0.3, 0.5, 0.3, 0.5]
     numbers = pack(*((name, 1, "continuous", "number") for name in ROOM))
-    goal = (GoalFactor("light", 0, 1, "continuous", of="hand", relation="at_least"),)
+    goal = (GoalFactor("light", 0, 1, "continuous", factor="hand", relation="at_least"),)
     data = logged(FactorSpec(numbers, pack(("push", 1, "continuous")), goal), state, push, after, np.zeros((n, 1)))
     return Transitions(**(vars(data) | {"reward": data.next_state[:, :2].sum(1)}))
 
@@ -85,7 +85,7 @@ def room(episodes=150):
 LINE = FactorSpec(
     pack(("x", 1, "continuous")),
     pack(("push", 1, "continuous")),
-    (GoalFactor("there", 0, 1, "continuous", of="x"),),
+    (GoalFactor("there", 0, 1, "continuous", factor="x"),),
 )
 
 

@@ -28,7 +28,7 @@ def chain(episodes=400, seed=0):
     noise = 0.2 * rng.normal(size=(3, n))
     after = np.stack([x + push + noise[0], y + np.sin(2 * x) + noise[1], 0.5 * copy + noise[2]], 1)
     state = pack(*((name, 1, "continuous", "number") for name in ("x", "y", "copy")))
-    goal = (GoalFactor("high", 0, 1, "continuous", of="y", relation="at_least"),)
+    goal = (GoalFactor("high", 0, 1, "continuous", factor="y", relation="at_least"),)
     factors = FactorSpec(state, pack(("push", 1, "continuous")), goal)
     return logged(factors, np.stack([x, y, copy], 1), push[:, None], after, np.ones((n, 1)))
 

@@ -95,7 +95,7 @@ def test_summaries_are_means_and_spreads_of_episodes():
 def doors(n=100):
     """Two things on the same three cells, at random."""
     cells = pack(("agent", 3, "categorical", "cells"), ("door", 3, "binary", "cells"))
-    goal, move = (GoalFactor("open", 0, 3, "binary", of="door"),), pack(("move", 2, "categorical"))
+    goal, move = (GoalFactor("open", 0, 3, "binary", factor="door"),), pack(("move", 2, "categorical"))
     factors, rng = FactorSpec(cells, move, goal, codes=((1.0, 0.0), (0.0, 1.0))), stream(0, "doors")
     state = np.hstack([np.eye(3)[rng.integers(0, 3, n)], rng.integers(0, 2, (n, 3))])
     return logged(factors, state, np.eye(2)[rng.integers(0, 2, n)], state, rng.integers(0, 2, (n, 3)))

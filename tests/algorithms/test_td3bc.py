@@ -31,7 +31,7 @@ class Steps:
     factors = FactorSpec(
         pack(("cell", CELLS, "categorical")),
         pack(("move", 3, "categorical")),
-        (GoalFactor("there", 0, CELLS, "categorical", of="cell"),),
+        (GoalFactor("there", 0, CELLS, "categorical", factor="cell"),),
         codes=tuple(tuple(row) for row in np.eye(3).tolist()),
     )
 
@@ -53,7 +53,7 @@ class Slide:
     factors = FactorSpec(
         pack(("x", 1, "continuous")),
         pack(("push", 1, "continuous")),
-        (GoalFactor("there", 0, 1, "continuous", of="x", tolerance=0.25),),
+        (GoalFactor("there", 0, 1, "continuous", factor="x", tolerance=0.25),),
     )
 
     def begin(self, rng, n):

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from because_rl.datasets.own_log import read_log
+from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.grid import read_grid
 from because_rl.io import read_json, read_yaml, write_json

@@ -37,7 +37,7 @@ SPEC = FactorSpec(
         ("mode", 3, "categorical"),
     ),
     pack(("push1", 1, "continuous", "push"), ("push2", 1, "continuous", "push")),
-    (GoalFactor("on", 0, 1, "binary", "light", of="light1", relation="at_least"),),
+    (GoalFactor("on", 0, 1, "binary", "light", factor="light1", relation="at_least"),),
 )
 EDGES = {
     "post": ("post",),
@@ -376,7 +376,7 @@ def test_value_is_higher_nearer_the_goal_and_zero_where_time_runs_out():
     spec = FactorSpec(
         pack(("x", 1, "continuous"), ("light", 1, "binary")),
         pack(("a", 1, "continuous")),
-        (GoalFactor("on", 0, 1, "binary", of="light", relation="at_least"),),
+        (GoalFactor("on", 0, 1, "binary", factor="light", relation="at_least"),),
     )
     x = np.tile(np.arange(10.0), 60)
     right = x >= 5

@@ -23,7 +23,7 @@ CELLS = 6
 CORRIDOR = FactorSpec(
     pack(("cell", CELLS, "categorical")),
     pack(("move", 2, "categorical")),
-    (GoalFactor("wanted", 0, CELLS, "categorical", of="cell"),),
+    (GoalFactor("wanted", 0, CELLS, "categorical", factor="cell"),),
     codes=((1.0, 0.0), (0.0, 1.0)),
 )
 EYE = np.eye(CELLS, dtype=np.float32)
@@ -134,7 +134,7 @@ def test_value_iteration_needs_discrete_actions():
 MASS = FactorSpec(
     pack(("x", 1, "continuous"), ("v", 1, "continuous")),
     pack(("push", 1, "continuous")),
-    (GoalFactor("far", 0, 1, "continuous", of="x", relation="at_least"),),
+    (GoalFactor("far", 0, 1, "continuous", factor="x", relation="at_least"),),
 )
 LIMIT = jnp.ones(1)
 G = 0.99
@@ -297,7 +297,7 @@ def test_attained_agrees_with_the_factors_on_definite_states(relation, kind):
     spec = FactorSpec(
         pack(("a", 2, kind), ("b", 1, "continuous")),
         pack(("push", 1, "continuous")),
-        (GoalFactor("wanted", 0, 2, kind, of="a", relation=relation),),
+        (GoalFactor("wanted", 0, 2, kind, factor="a", relation=relation),),
     )
     bits = np.array([[i >> k & 1 for k in range(4)] for i in range(16)], np.float32)
     for row in bits:
@@ -309,7 +309,7 @@ def test_attained_is_a_probability_where_events_are():
     spec = FactorSpec(
         pack(("flags", 2, "binary")),
         pack(("push", 1, "continuous")),
-        (GoalFactor("wanted", 0, 2, "binary", of="flags", relation="at_least"),),
+        (GoalFactor("wanted", 0, 2, "binary", factor="flags", relation="at_least"),),
     )
     state = jnp.asarray([0.5, 0.2])
     assert attained(spec, state, jnp.asarray([1.0, 1.0])) == pytest.approx(0.1)

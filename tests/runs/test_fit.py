@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from because_rl.datasets.load import load
-from because_rl.datasets.own_dataset import adopt, fit_spec, no_policy, write_dataset
-from because_rl.datasets.own_log import read_log
-from because_rl.datasets.propose_factors import propose
+from because_rl.datasets.propose_factors import propose_factors
+from because_rl.datasets.user_dataset import add_action_codes, no_policy_reason, prepare_log, write_dataset
+from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.runs.fit import fit, load_model, load_policy
@@ -21,7 +21,7 @@ from tests.support import arrays, because, write
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 X_ON = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
-GOAL = (GoalFactor("far", 0, 1, "continuous", of="x", relation="at_least"),)
+GOAL = (GoalFactor("far", 0, 1, "continuous", factor="x", relation="at_least"),)
 TINY = {"hidden": 16, "batch": 32, "world_steps": 200, "energy_steps": 60, "behaviour_steps": 20, "value_steps": 20}
 TINY |= {"batches": 0, "planner.population": 16, "planner.horizon": 5}
 
@@ -74,7 +74,7 @@ def test_a_group_per_episode_reads_the_same_as_flat_arrays(tmp_path):
 
 
 def test_an_adopted_log_is_a_minari_dataset_and_reads_back(tmp_path):
-    log = adopt(read_log(write(tmp_path / "a.hdf5", arrays())), X_ON)
+    log = prepare_log(read_log(write(tmp_path / "a.hdf5", arrays())), X_ON)
     write_dataset(log, tmp_path / "home/datasets/own/log-v0")
     data = load("own/log-v0", tmp_path / "home")
     np.testing.assert_allclose(data.state, arrays()["observations"], rtol=1e-6)
@@ -87,7 +87,7 @@ def test_an_adopted_log_is_a_minari_dataset_and_reads_back(tmp_path):
 
 
 def test_minaris_own_folder_is_looked_into(tmp_path, monkeypatch):
-    log = adopt(read_log(write(tmp_path / "a.hdf5", arrays())), X_ON)
+    log = prepare_log(read_log(write(tmp_path / "a.hdf5", arrays())), X_ON)
     write_dataset(log, tmp_path / "minari/mine/log-v3")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     assert read_log("mine/log-v3", tmp_path / "elsewhere").sha256 == log.sha256
@@ -138,7 +138,7 @@ def test_bad_logs_are_refused_in_words(tmp_path, change, says):
         told["next_observations"][6, 0] = np.nan
     path = write(tmp_path / "a.hdf5", told)
     with pytest.raises(BecauseError) as refused:
-        adopt(read_log(path), X_ON)
+        prepare_log(read_log(path), X_ON)
     assert says in str(refused.value)
 
 
@@ -157,7 +157,7 @@ def test_factors_must_cover_the_columns(tmp_path):
     log = read_log(write(tmp_path / "a.hdf5", arrays()))
     three = FactorSpec(pack(("x", 3, "continuous")), X_ON.action)
     with pytest.raises(BecauseError, match="3 state columns but the data have 2"):
-        adopt(log, three)
+        prepare_log(log, three)
 
 
 # Goals and ends ----------------------------------------------------------------------------------------
@@ -167,15 +167,15 @@ def test_a_goal_must_be_in_the_log_or_be_given(tmp_path):
     log = read_log(write(tmp_path / "a.hdf5", arrays()))
     spec = FactorSpec(X_ON.state, X_ON.action, GOAL)
     with pytest.raises(BecauseError, match="--goal VALUE"):
-        adopt(log, spec)
+        prepare_log(log, spec)
     with pytest.raises(BecauseError, match="2 goal values"):
-        adopt(log, spec, [1.0, 2.0])
-    assert (adopt(log, spec, [0.5]).joined("goals") == 0.5).all()
+        prepare_log(log, spec, [1.0, 2.0])
+    assert (prepare_log(log, spec, [0.5]).joined("goals") == 0.5).all()
 
 
 def test_an_episode_terminates_at_its_goal_whatever_its_flag_says(tmp_path):
     told = arrays() | {"terminations": np.ones(72)}  # in this log it only means 'over'
-    log = adopt(read_log(write(tmp_path / "a.hdf5", told)), FactorSpec(X_ON.state, X_ON.action, GOAL), [0.2])
+    log = prepare_log(read_log(write(tmp_path / "a.hdf5", told)), FactorSpec(X_ON.state, X_ON.action, GOAL), [0.2])
     reached = told["next_observations"][5::6, 0] >= np.float32(0.2)
     assert 0 < reached.sum() < 12
     assert [bool(e["terminations"][-1]) for e in log.episodes] == reached.tolist()
@@ -184,26 +184,26 @@ def test_an_episode_terminates_at_its_goal_whatever_its_flag_says(tmp_path):
 
 def test_where_a_policy_can_be_planned():
     real, cells = pack(("x", 1, "continuous")), pack(("x", 3, "categorical"))
-    wanted = (GoalFactor("far", 0, 3, "categorical", of="x"),)
+    wanted = (GoalFactor("far", 0, 3, "categorical", factor="x"),)
     push, pick = pack(("push", 1, "continuous")), pack(("pick", 2, "categorical"))
     codes = ((1.0, 0.0), (0.0, 1.0))
-    assert no_policy(FactorSpec(real, push, GOAL)) == ""
-    assert "no goal" in no_policy(FactorSpec(real, push))
-    assert "'x' is continuous" in no_policy(FactorSpec(real, pick, GOAL, codes))
-    assert "'pick' is categorical" in no_policy(FactorSpec(real, pick, GOAL))
-    assert no_policy(FactorSpec(cells, pick, wanted, codes)) == ""
+    assert no_policy_reason(FactorSpec(real, push, GOAL)) == ""
+    assert "no goal" in no_policy_reason(FactorSpec(real, push))
+    assert "'x' is continuous" in no_policy_reason(FactorSpec(real, pick, GOAL, codes))
+    assert "'pick' is categorical" in no_policy_reason(FactorSpec(real, pick, GOAL))
+    assert no_policy_reason(FactorSpec(cells, pick, wanted, codes)) == ""
 
 
 def test_numbered_actions_are_one_hot_or_a_column(tmp_path):
     told = arrays() | {"actions": np.arange(72) % 3}
     log = read_log(write(tmp_path / "a.hdf5", told))
-    three = fit_spec(log, FactorSpec(X_ON.state, pack(("push", 3, "categorical"))))
+    three = add_action_codes(log, FactorSpec(X_ON.state, pack(("push", 3, "categorical"))))
     assert three.codes == ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-    write_dataset(adopt(log, three), tmp_path / "three")
+    write_dataset(prepare_log(log, three), tmp_path / "three")
     np.testing.assert_array_equal(load(tmp_path / "three").action.argmax(1), told["actions"])
-    one = fit_spec(log, X_ON)
+    one = add_action_codes(log, X_ON)
     assert one.codes is None
-    write_dataset(adopt(log, one), tmp_path / "one")
+    write_dataset(prepare_log(log, one), tmp_path / "one")
     np.testing.assert_array_equal(load(tmp_path / "one").action[:, 0], told["actions"])
 
 
@@ -220,7 +220,7 @@ def test_types_are_told_by_values(tmp_path):
     path = write(tmp_path / "a.hdf5", told | {"actions": rng.integers(4, size=72)})
     with h5py.File(path, "a") as file:
         file["observations"].attrs["names"] = ["x", "gear_1", "gear_2", "gear_3", "code", "copy", "off", "true"]
-    text = propose(read_log(path))
+    text = propose_factors(read_log(path))
     spec = FactorSpec.from_dict(yaml.safe_load(text))
     assert [(f.name, f.start, f.stop, f.type) for f in spec.state] == [
         ("x", 0, 1, "continuous"),
@@ -243,15 +243,15 @@ def test_the_goal_is_guessed_from_how_episodes_end(tmp_path):
     told = arrays()
     far = told["next_observations"][5::6, 0]
     told["goals"] = np.repeat(far - 0.01, 6)[:, None]
-    spec = FactorSpec.from_dict(yaml.safe_load(propose(read_log(write(tmp_path / "a.hdf5", told)))))
-    assert (spec.goal[0].of, spec.goal[0].relation) == (spec.state[0].name, "at_least")
+    spec = FactorSpec.from_dict(yaml.safe_load(propose_factors(read_log(write(tmp_path / "a.hdf5", told)))))
+    assert (spec.goal[0].factor, spec.goal[0].relation) == (spec.state[0].name, "at_least")
 
 
 def test_factors_command_writes_what_fit_reads(tmp_path):
     path, out = write(tmp_path / "a.hdf5", arrays()), tmp_path / "factors.yaml"
     said = json.loads(because("factors", path, "-o", out, "--json").stdout)
     assert FactorSpec.from_file(out).to_dict() == said
-    adopt(read_log(path), FactorSpec.from_file(out))
+    prepare_log(read_log(path), FactorSpec.from_file(out))
     assert "--force" in because("factors", path, "-o", out, code=2).stderr
     assert "# goal:" in because("factors", path).stdout
     assert "Example:" in because("fit", "--help").stdout

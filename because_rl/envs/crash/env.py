@@ -245,7 +245,7 @@ class Crash(World):
         )
         action = pack(*((f"push_{body}", 2, "continuous", "acceleration") for body in BODIES))
         goal = tuple(
-            GoalFactor(f"near_miss{i + 1}", i, i + 1, "binary", "flag", of=f"flag{i + 1}", relation="at_least")
+            GoalFactor(f"near_miss{i + 1}", i, i + 1, "binary", "flag", factor=f"flag{i + 1}", relation="at_least")
             for i in range(2)
         )
         return FactorSpec(spurious_channels.extend(state, "marker", spurious), action, goal)

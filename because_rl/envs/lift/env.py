@@ -116,7 +116,7 @@ class Lift(World):
             ("dz", 1, "continuous", "move"),
             ("gripper", 1, "continuous"),
         )
-        goal = (GoalFactor("height", 0, 1, "continuous", "position", of="cube_z", relation="at_least"),)
+        goal = (GoalFactor("height", 0, 1, "continuous", "position", factor="cube_z", relation="at_least"),)
         return FactorSpec(spurious_channels.extend(state, "colour", spurious), action, goal)
 
     @classmethod

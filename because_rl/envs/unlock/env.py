@@ -197,7 +197,7 @@ class Unlock(World):
             ("pick", 2, "categorical", "switch"),
             ("open", 2, "categorical", "switch"),
         )
-        goal = (GoalFactor("doors_left", 0, CELLS, "binary", "cells", of="door", relation="equal"),)
+        goal = (GoalFactor("doors_left", 0, CELLS, "binary", "cells", factor="door", relation="equal"),)
         codes = tuple(tuple(float(x) for x in row) for row in CODES)
         return FactorSpec(spurious_channels.extend(state, "cue", spurious, 4), action, goal, codes)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.datasets.home import dataset_path, home
+from because_rl.datasets.paths import dataset_path, home_folder
 from because_rl.datasets.recipe import FORMAT, Recipe
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS
 from because_rl.errors import BecauseError
@@ -335,7 +335,7 @@ class TrainAndEvaluate:
                     shutil.rmtree(self._run(job))
 
     def _run(self, job: Job) -> Path:
-        return (self.work or home(self.root) / "sweep") / job.key
+        return (self.work or home_folder(self.root) / "sweep") / job.key
 
 
 def collected(recipe: Recipe, root: Path | None) -> None:
