@@ -1,11 +1,9 @@
 """A sweep on a Ray cluster of two nodes, all on the loopback interface: workers die, jobs fail, and the cells are those
 of the local engine."""
 
-import contextlib
 import os
 import random
 import signal
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.ray_engine import RayEngine
-from because_rl.experiments.grid.runner import Job, StopSweep, failures, sweep, unfinished_jobs
+from because_rl.experiments.grid.runner import Job, StopSweep, cell_file, failures, sweep, unfinished_jobs
 
 pytest.importorskip("ray", reason="Ray is not installed (pip install 'because-rl[ray]')")
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
@@ -52,6 +50,13 @@ def jobs(count):
     return [Job(f"j{n}", {f"j{n}-{split}": {"split": split} for split in "IO"}) for n in range(count)]
 
 
+def ray_here():
+    """The address of this node in a worker of Ray, else ''."""
+    import ray
+
+    return ray.util.get_node_ip_address() if ray.is_initialized() else ""
+
+
 @dataclass(frozen=True)
 class Noting:
     """Cells that cost a moment. Notes which process computes them, in a folder that the workers here can see."""
@@ -60,9 +65,7 @@ class Noting:
     pause: float = 0.0
 
     def __call__(self, job, missing):
-        import ray
-
-        where = ray.util.get_node_ip_address() if ray.is_initialized() else "here"
+        where = ray_here() or "local"
         for key in missing:
             (self.notes / f"{key}-{time.monotonic_ns()}").write_text(f"{os.getpid()} {where}")
             time.sleep(self.pause)
@@ -88,34 +91,33 @@ def notes(tmp_path):
     return tmp_path / "notes"
 
 
+@dataclass(frozen=True)
+class Killed(Noting):
+    """Its worker is killed once in the first cell of one job, and once in the second cell of another.
+
+    The latter waits until the cell before it has arrived, which `folder` shows.
+    """
+
+    folder: Path | None = None
+
+    def trouble(self, key):
+        if ray_here() and key in ("j0-I", "j1-O") and [cell for cell, *_ in self.noted()].count(key) == 1:
+            while key == "j1-O" and not cell_file(self.folder, "j1-I").exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.slow
 def test_killed_workers_lose_nothing(cluster, tmp_path, notes):
-    """SIGKILL for two processes in their jobs, one in its second cell; the cells are those of the local engine."""
-    compute, folder, killed, reports = Noting(notes, 0.3), tmp_path / "ray", [], []
-
-    def kill():
-        for wanted in ("I", "O"):
-            while True:
-                with contextlib.suppress(IndexError, ValueError):  # nothing yet, or not yet written
-                    cell, pid, _ = compute.noted()[-1]
-                    if cell.endswith(wanted) and cell not in dict(killed):
-                        break
-                time.sleep(0.01)
-            os.kill(int(pid), signal.SIGKILL)
-            killed.append((cell, pid))
-            time.sleep(1.0)
-
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
+    """Only the cell in which a worker died is repeated; the cells are those of the local engine."""
+    folder, reports = tmp_path / "ray", []
+    compute = Killed(notes, 0.3, folder)
     status = sweep(jobs(6), compute, folder, report=reports.append, engine=RayEngine(cluster), workers=0)
-    killer.join(timeout=5)
     assert status == (12, 12, 0, ())
-    assert len(killed) == 2
     computed = [cell for cell, *_ in compute.noted()]
-    for cell, _ in killed:
-        assert computed.count(cell) == 2
-    assert len(computed) == 12 + len(killed)  # a cell that had arrived before its worker died is not repeated
-    assert {where for *_, where in compute.noted()} == {HEAD, OTHER}
+    assert len(computed) == 12 + 2
+    assert computed.count("j0-I") == computed.count("j1-O") == 2
+    assert {machine for *_, machine in compute.noted()} == {HEAD, OTHER}
     assert [status.done for status in reports] == sorted(status.done for status in reports)
     assert max(len(status.running) for status in reports) == 2
     sweep(jobs(6), compute, tmp_path / "local", workers=0)
