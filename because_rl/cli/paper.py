@@ -53,10 +53,10 @@ def paper(
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
     from because_rl.datasets.paths import home_folder
     from because_rl.experiments.grid.grid import TrainAndEvaluate
-    from because_rl.experiments.paper.catalogue import chosen, run_missing, write_all
+    from because_rl.experiments.paper.catalogue import run_missing, select_experiments, write_all
     from because_rl.experiments.paper.scale import make_scale
 
-    names = chosen(name)
+    names = select_experiments(name)
     scale = make_scale(tiny, grid, *(text.split(",") if text else () for text in (methods, worlds, policies)))
     results = results or Path("results/tiny" if tiny else "results")
     output = output or results / "paper"

@@ -57,11 +57,11 @@ def tune(
 
     Stopped at any moment, the same command goes on; several may share a folder.
     """
-    from because_rl.experiments.grid.cells import lacking
+    from because_rl.experiments.grid.cells import missing_jobs
     from because_rl.experiments.grid.grid import TrainAndEvaluate
     from because_rl.experiments.grid.runner import failures, sweep
     from because_rl.experiments.tuning import tune as tuning
-    from because_rl.experiments.tuning.table import in_words, write
+    from because_rl.experiments.tuning.table import format_settings, write_table
 
     listed = {"methods": methods, "worlds": worlds}
     told: dict[str, Any] = {name: tuple(text.split(",")) for name, text in listed.items() if text}
@@ -69,7 +69,7 @@ def tune(
     wanted = replace(tuning.TINY if tiny else tuning.Round(), **told)
     jobs = tuning.jobs(wanted)
     output = output or Path("results/tiny/tuning" if tiny else "results/tuning")
-    left = lacking(jobs, output, any_code)
+    left = missing_jobs(jobs, output, any_code)
     place, count, each = engine_of(engine, address, gpus, workers)
     compute = tuning.Develop(TrainAndEvaluate(root, work, keep_runs, compile_cache, each), output, {})
     try:
@@ -80,12 +80,12 @@ def tune(
     except KeyboardInterrupt:
         stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
         raise typer.Exit(130) from None
-    found, lost = write(wanted, jobs, output, any_code), failures(left, output)
+    found, lost = write_table(wanted, jobs, output, any_code), failures(left, output)
     rates = {(row["method"], row["world"], row["trial"]): f"{row['success']:.3f}" for row in found["rows"]}
     rows = [
         {"method": v["method"], "world": v["world"], "trials": f"{v['trials']} of {tuning.TRIALS}"}
         | {("preset", "1", "2", "3")[n]: rates.get((v["method"], v["world"], n), "-") for n in range(tuning.TRIALS)}
-        | {"a preset would take": in_words(v["settings"]), "noise": v["noise"] or "-"}
+        | {"a preset would take": format_settings(v["settings"]), "noise": v["noise"] or "-"}
         for v in found["winners"]
     ]
     title = f"Success on development scenes; the settings of each trial are in {output / 'table.md'}"

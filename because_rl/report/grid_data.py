@@ -1,4 +1,4 @@
-"""The content of a grid's page, as plain data: `because_rl.experiments.report` fills it from the result files."""
+"""The content of a grid's page, as plain data: `because_rl.experiments.grid_report` fills it from the result files."""
 
 from __future__ import annotations
 

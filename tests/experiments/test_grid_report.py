@@ -11,13 +11,13 @@ from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.evaluation.energy_map import EnergyMap
 from because_rl.evaluation.scenes import Scenes
-from because_rl.experiments.grid.results import read_results
-from because_rl.experiments.paper.energy_maps import maps_of
-from because_rl.experiments.report import report_grid
+from because_rl.experiments.grid.results import read_grid_results
+from because_rl.experiments.grid_report import report_grid
+from because_rl.experiments.paper.energy_maps import mean_maps
 from because_rl.io import read_json, write_json, write_text
 from because_rl.rng import stream
 from tests.chromium import CHROMIUM, Browser
-from tests.support import because
+from tests.experiments.support import command
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 browser_needed = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
@@ -208,8 +208,8 @@ def test_keyboard(browser, page):
     browser.wait(f"{SHOWN}.join() === 'graph-unlock-medium'")
     browser.js("document.querySelector('.graph .scroll').focus()")
     browser.press("Tab")
-    details = browser.js("document.querySelector('.edge-details').innerText")
-    assert details.startswith("Effects of agent")
+    details = browser.js("document.querySelector('.told-edge').innerText")
+    assert details.startswith("agent drives")
     assert "p 1.0e-9, weight 0.90" in details
     unnamed = "[...document.querySelectorAll('input, select, [role=img], [role=region], [role=button]')]"
     unnamed += ".filter(e => !e.ariaLabel && !e.closest('label')).length"
@@ -246,7 +246,7 @@ def test_the_repositorys_own_results(browser, tmp_path):
 
 def test_numbers_are_those_of_the_cells(results, page):
     text = page.read_text()
-    result = next(r for r in read_results(results)[0] if (r.method, r.task) == ("because", "unlock-O-medium"))
+    result = next(r for r in read_grid_results(results)[0] if (r.method, r.task) == ("because", "unlock-O-medium"))
     assert f"{100 * result.rate.value:.1f}" in text
     assert text.count("significantly worse") >= 1
     assert "▲" in text  # .9 against .3 of three seeds
@@ -257,11 +257,10 @@ def test_numbers_are_those_of_the_cells(results, page):
     assert "url(http" not in text
 
 
-def test_with_cells_alone_it_says_what_is_missing(tmp_path):
+def test_without_other_files_the_page_lists_what_is_missing(tmp_path):
     write_cell(tmp_path / "r", "because", "O", 0.5)
     write_cell(tmp_path / "r", "<b>", "O", 0.5)
-    said = because("report", tmp_path / "r", "-o", tmp_path / "page", "--pictures", 0, "--json")
-    made = json.loads(said.stdout)
+    made = command("report", tmp_path / "r", "-o", tmp_path / "page", "--pictures", 0, "--json").json
     assert {m["command"].split()[1] for m in made["missing"]} == {
         "oracle",
         "datasets",
@@ -289,7 +288,7 @@ def test_energy_maps_have_a_description(results, page):
 def test_the_newest_maps_count(tmp_path):
     for year, low in ((2026, 0.5), (2027, 0.25), (2025, 0.0)):
         write_maps(tmp_path, f"{year}-01-01T00:00:00+00:00", low)
-    (maps,) = maps_of(read_json(file) for file in (tmp_path / "cells").iterdir())
+    (maps,) = mean_maps(read_json(file) for file in (tmp_path / "cells").iterdir())
     assert (maps.maps[0].where_logged, maps.maps[0].elsewhere) == (0.25, 0.875)
 
 
@@ -297,10 +296,10 @@ def test_table_says_which_cells_count(tmp_path):
     old = write_cell(tmp_path, "because", "O", 0.5, when="2025-01-01T00:00:00+00:00")
     new = write_cell(tmp_path, "because", "O", 0.9)
     more = write_cell(tmp_path, "because", "O", 0.9, seeds=(3, 4))
-    (result,), unused = read_results(tmp_path)
+    (result,), unused = read_grid_results(tmp_path)
     assert ({cell["key"] for cell in result.cells}, len(result.per_seed), unused) == ({new, more}, 5, 1)
     write_json(tmp_path / "table.json", {"rows": [{"method": "because", "task": "unlock-O-medium", "cells": [old]}]})
-    (result,), unused = read_results(tmp_path)
+    (result,), unused = read_grid_results(tmp_path)
     assert ([cell["key"] for cell in result.cells], unused) == ([old], 2)
 
 
@@ -310,7 +309,7 @@ def test_no_cells(tmp_path):
         report_grid(tmp_path, tmp_path / "page")
 
 
-def test_a_world_that_cannot_be_drawn_is_said(tmp_path, monkeypatch):
+def test_a_world_that_cannot_be_drawn_is_reported(tmp_path, monkeypatch):
     def fail(name):
         raise BecauseError("Module 'minigrid' is not installed.", need="it.", fix="install it.")
 
