@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from because_rl.discovery.discover import make_test
-from because_rl.discovery.regression.threads import each
+from because_rl.discovery.regression.threads import thread_map
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.report.graph_figure import save
-from benchmarks.discovery.cost import EPISODE, LIFT, cost, growth, lift_shaped, measure, times_faster
-from benchmarks.discovery.cost_figure import draw_cost
+from benchmarks.discovery.cost import EPISODE, LIFT, cost, draw_cost, growth, lift_shaped, measure, times_faster
 
 
 def test_the_shape_is_that_of_lift():
@@ -82,4 +81,4 @@ def test_too_few_rows_are_refused():
 def test_threads_give_the_same_answers_in_order():
     rng = np.random.default_rng(0)
     parts = [rng.standard_normal((50, 50)) for _ in range(8)]
-    assert all((a == b @ b).all() for a, b in zip(each(lambda a: a @ a, parts), parts, strict=True))
+    assert all((a == b @ b).all() for a, b in zip(thread_map(lambda a: a @ a, parts), parts, strict=True))

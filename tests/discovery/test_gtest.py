@@ -5,7 +5,7 @@ import pytest
 
 from because_rl.datasets.collect import rollout
 from because_rl.datasets.recipe import Recipe
-from because_rl.discovery.independence.gtest import GTest, joint, levels, permutation_test
+from because_rl.discovery.independence.gtest import GTest, joint_codes, row_codes, permutation_test
 from because_rl.discovery.mask import decide
 from because_rl.discovery.variables import Variables
 from because_rl.envs.tasks import world_class
@@ -29,10 +29,10 @@ def mask_of(v, threshold=0.002):
 
 def test_codes_are_equal_where_rows_are():
     rows = np.array([[0, 1], [1, 0], [0, 1], [1, 1]])
-    code = levels(rows)
+    code = row_codes(rows)
     assert code[0] == code[2]
     assert len(np.unique(code)) == 3
-    assert len(np.unique(joint(code, np.array([0, 0, 1, 0])))) == 4
+    assert len(np.unique(joint_codes(code, np.array([0, 0, 1, 0])))) == 4
 
 
 def null_p(rng, n=300):
@@ -40,7 +40,7 @@ def null_p(rng, n=300):
     z = rng.geometric(0.15, n)
     x = (z + rng.integers(0, 3, n)) % 5
     y = (z + (rng.random(n) < 0.2)) % 7
-    return permutation_test(x, y, levels(z[:, None]), rng, 199).p
+    return permutation_test(x, y, row_codes(z[:, None]), rng, 199).p
 
 
 def test_holds_its_level_where_chi_square_would_not():
@@ -54,7 +54,7 @@ def test_finds_a_dependence_that_only_strata_show():
     rng = np.random.default_rng(0)
     z, x = rng.integers(0, 20, 800), rng.integers(0, 20, 800)
     y = ((x == z) & (rng.random(800) < 0.9)).astype(int)
-    assert permutation_test(x, y, levels(z[:, None]), rng, 999).p < 0.002
+    assert permutation_test(x, y, row_codes(z[:, None]), rng, 999).p < 0.002
     assert permutation_test(x, y, np.zeros(800, int), rng, 999).p > 0.01
 
 
@@ -106,6 +106,6 @@ def test_same_seed_same_answer():
 
 def test_a_fine_threshold_gets_enough_shuffles_to_be_reached():
     """p is never under 1 / (1 + shuffles): with the default number no sparse edge would pass the paper's 1e-4."""
-    assert GTest().fine_enough(2e-3).permutations == GTest().permutations
-    assert 1 / (1 + GTest().fine_enough(1e-4).permutations) < 1e-4
-    assert GTest().fine_enough(1e-300).permutations == 100_000
+    assert GTest().for_threshold(2e-3).permutations == GTest().permutations
+    assert 1 / (1 + GTest().for_threshold(1e-4).permutations) < 1e-4
+    assert GTest().for_threshold(1e-300).permutations == 100_000

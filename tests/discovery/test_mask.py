@@ -195,7 +195,7 @@ def test_batches_judged_together_are_judged_the_same_and_told_in_order():
         return decide(rows, Oracle(random_graph(v, rng))(rows), Oracle(random_graph(v, rng)), 0.01, self_edges=False)
 
     one, three = (
-        reweight(v, verdict, batches=6, together=n, progress=lambda done, total: told.append((done, total)))
+        reweight(v, verdict, batches=6, threads=n, progress=lambda done, total: told.append((done, total)))
         for n in (1, 3)
     )
     np.testing.assert_array_equal(one.mask.weight, three.mask.weight)

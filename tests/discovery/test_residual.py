@@ -15,9 +15,9 @@ from because_rl.discovery.independence.fisherz import FisherZ
 from because_rl.discovery.independence.residual import ResidualTest
 from because_rl.discovery.mask import decide
 from because_rl.discovery.regression import gpu_engine as accelerated
-from because_rl.discovery.regression.confounder import leading
+from because_rl.discovery.regression.confounder import episode_constants
 from because_rl.discovery.regression.covariance import Basis, combine, covariance_test, projected_test
-from because_rl.discovery.regression.engine import Budget, Engine, draw
+from because_rl.discovery.regression.engine import Budget, Engine, draw_rows
 from because_rl.discovery.regression.gpu_engine import AcceleratedEngine
 from because_rl.discovery.regression.kernel_ridge import Centres, Rows, cross_fit, kernel, root_of
 from because_rl.discovery.regression.margins import prepare
@@ -26,7 +26,7 @@ from because_rl.discovery.regression.tree import grow
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, pack
-from benchmarks.discovery.study import CASES, calibrate, pair
+from benchmarks.discovery.study import CASES, calibrate, pair_p_value
 
 QUICK = ResidualTest(budget=Budget(centres=60, learn_rows=600, learn_centres=60, probe_rows=600, probe_centres=60))
 SPEC = FactorSpec(
@@ -165,9 +165,9 @@ def test_what_is_constant_in_episodes_is_an_echo_when_causes_may_be_hidden():
 def test_no_hidden_cause_is_invented():
     rng = np.random.default_rng(0)
     starts = np.arange(0, 1000, 10)
-    assert leading(rng.normal(size=(1000, 4)), starts, most=3).shape == (1000, 0)
+    assert episode_constants(rng.normal(size=(1000, 4)), starts, max_directions=3).shape == (1000, 0)
     u = np.repeat(rng.normal(size=100), 10)
-    found = leading(u[:, None] * [1.0, -1.0, 0.0] + 0.3 * rng.normal(size=(1000, 3)), starts, most=3)
+    found = episode_constants(u[:, None] * [1.0, -1.0, 0.0] + 0.3 * rng.normal(size=(1000, 3)), starts, max_directions=3)
     assert found.shape == (1000, 1)
     assert abs(np.corrcoef(found[:, 0], u)[0, 1]) > 0.98
 
@@ -295,7 +295,7 @@ def test_basis_is_ordinary_least_squares():
 def test_draw_includes_rows_as_often_as_it_says(size, seed):
     rng = np.random.default_rng(seed)
     chance = rng.random(40) ** 4 + 1e-6
-    rows, inclusion = draw(rng, chance, size)
+    rows, inclusion = draw_rows(rng, chance, size)
     assert len(set(rows)) == len(rows) == size
     assert ((inclusion > 0) & (inclusion <= 1 + 1e-12)).all()
 
@@ -335,30 +335,30 @@ def test_accelerated_engine_gives_the_same(monkeypatch):
     setup = x, [slice(0, 160), slice(160, 300)], Budget(centres=20, learn_rows=200, learn_centres=16), 0
     plain, fast = Engine(*setup), AcceleratedEngine(*setup)
     problems = [plain.problem(f"y{k}", y[:, :k], np.ones(3)) for k in (1, 3)]
-    laws = plain.learn(problems)
-    for expected, found in zip(laws, fast.learn(problems), strict=True):
+    kernels = plain.learn(problems)
+    for expected, found in zip(kernels, fast.learn(problems), strict=True):
         np.testing.assert_allclose(found.metric, expected.metric, atol=1e-8)
         assert found.ridge == expected.ridge
-    fits = plain.cross_fit(problems, laws)
-    for expected, found in zip(fits, fast.cross_fit(problems, laws), strict=True):
+    fits = plain.cross_fit(problems, kernels)
+    for expected, found in zip(fits, fast.cross_fit(problems, kernels), strict=True):
         np.testing.assert_allclose(found[1], expected[1], atol=1e-6)
     starts = np.array([0, 7, 50, 51, 160, 200, 290])  # of episodes, which do not cross folds
-    inside = plain.cross_fit(problems, laws, starts)
-    for expected, found in zip(inside, fast.cross_fit(problems, laws, starts), strict=True):
+    inside = plain.cross_fit(problems, kernels, starts)
+    for expected, found in zip(inside, fast.cross_fit(problems, kernels, starts), strict=True):
         np.testing.assert_allclose(found[1], expected[1], atol=1e-6)
     assert np.abs(inside[0][1] - fits[0][1]).max() > 1e-3
     keeps = [problems[1]._replace(keep=np.array(keep)) for keep in ([0.0, 1.0, 1.0], [1.0, 0.0, 1.0])]
     args = keeps, fits[1][0], np.zeros_like(x)
-    np.testing.assert_allclose(fast.without(*args), plain.without(*args), atol=1e-6)
-    np.testing.assert_allclose(fast.errors(keeps, laws[1]), plain.errors(keeps, laws[1]), atol=1e-6)
+    np.testing.assert_allclose(fast.predict_substituted(*args), plain.predict_substituted(*args), atol=1e-6)
+    np.testing.assert_allclose(fast.errors(keeps, kernels[1]), plain.errors(keeps, kernels[1]), atol=1e-6)
     np.testing.assert_allclose(fast.predict(fits[1][0], -x), plain.predict(fits[1][0], -x), atol=1e-6)
 
     # What rounding spoils is done again the other way.
     for name in ("_learn", "_errors", "_fit"):
         monkeypatch.setattr(accelerated, name, _spoil(getattr(accelerated, name)))
-    assert fast.learn(problems)[1].ridge == laws[1].ridge
-    np.testing.assert_array_equal(fast.errors(keeps, laws[1]), plain.errors(keeps, laws[1]))
-    np.testing.assert_array_equal(fast.cross_fit(problems, laws)[1][1], fits[1][1])
+    assert fast.learn(problems)[1].ridge == kernels[1].ridge
+    np.testing.assert_array_equal(fast.errors(keeps, kernels[1]), plain.errors(keeps, kernels[1]))
+    np.testing.assert_array_equal(fast.cross_fit(problems, kernels)[1][1], fits[1][1])
 
 
 def test_engine_counts_weighted_rows_without_bias():
@@ -376,12 +376,12 @@ def test_engine_counts_weighted_rows_without_bias():
 # The reference tests ----------------------------------------------------------------------------------------
 def test_fisherz_against_its_formula():
     rng = np.random.default_rng(0)
-    x, y, z = CASES["linear-5-500"].draw(rng, 500)
+    x, y, z = CASES["linear-5-500"].draw_rows(rng, 500)
     b = np.column_stack([np.ones(500), z])
     rx, ry = (v - b @ np.linalg.lstsq(b, v, rcond=None)[0] for v in (x, y))
     r = np.corrcoef(rx, ry)[0, 1]
     expected = 2 * stats.norm.sf(abs(np.arctanh(r)) * np.sqrt(500 - 5 - 3))
-    assert pair(FisherZ(), x, y, z) == pytest.approx(expected, rel=1e-6)
+    assert pair_p_value(FisherZ(), x, y, z) == pytest.approx(expected, rel=1e-6)
 
 
 def test_fisherz_with_wide_and_redundant_factors():
@@ -427,5 +427,5 @@ def test_fcit_finds_a_strong_edge():
     rng = np.random.default_rng(0)
     x, z = rng.normal(size=400), rng.normal(size=(400, 2))
     y = z[:, 0] + 0.1 * rng.normal(size=400)
-    assert pair(Fcit(), x, y + 2 * x, z) < 0.01
-    assert pair(Fcit(), x, y, z) > 0.01
+    assert pair_p_value(Fcit(), x, y + 2 * x, z) < 0.01
+    assert pair_p_value(Fcit(), x, y, z) > 0.01
