@@ -115,8 +115,7 @@ def bench_mask(
 ) -> None:
     """Seconds and memory of a whole mask on data of Lift's shape, beside fcit; with -o also a plot (SVG, PNG)."""
     from because_rl.report.graph_figure import save
-    from benchmarks.discovery.cost import cost
-    from benchmarks.discovery.cost_figure import draw_cost
+    from benchmarks.discovery.cost import cost, draw_cost
 
     with progress_bar("Timing", "measurements") as report:
         result = cost(n or [15_000], pairs, seed, report)
