@@ -877,7 +877,7 @@ def test_a_real_cell_is_what_train_and_evaluate_give_by_hand(tmp_path, programs,
 def test_a_full_disk_at_each_write_of_a_real_cell(tmp_path, monkeypatch, capsys, programs):
     from because_rl.datasets.collect import collect
     from because_rl.datasets.recipe import Recipe
-    from because_rl.runs.train import read_run
+    from because_rl.runs.folder import read_run
 
     collect(Recipe.parse("unlock-medium", 20), tmp_path)
     (tmp_path / "spec.yaml").write_text(json.dumps(SPEC))

@@ -276,7 +276,8 @@ class TrainAndEvaluate:
         import jax
 
         from because_rl.runs.evaluate import evaluate_agent
-        from because_rl.runs.train import load_agent, read_run, train
+        from because_rl.runs.folder import read_run
+        from because_rl.runs.train import load_agent, train
 
         told = job.cells[missing[0]]
         if told["code"] != code_version(told["method"]):

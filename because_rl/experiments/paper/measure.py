@@ -56,7 +56,8 @@ class Measure:
 
     def _train(self, job: Job) -> None:
         """As a sweep does; a run that is finished is left as it is."""
-        from because_rl.runs.train import RUN, read_run, train
+        from because_rl.runs.folder import RUN, read_run
+        from because_rl.runs.train import train
 
         told, run = next(iter(job.cells.values())), self.training._run(job)
         if told["code"] != code_version(told["method"]):
@@ -108,7 +109,7 @@ def _short(values: np.ndarray) -> list[list[float]]:
 
 def _curve(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
     """The learning curve of a stage: steps, and of each seed the metrics at them."""
-    from because_rl.runs.train import METRICS
+    from because_rl.runs.folder import METRICS
 
     lines = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
     return {"curve": [line for line in lines if line["stage"] == cell["stage"]]}
