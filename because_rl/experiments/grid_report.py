@@ -27,7 +27,7 @@ from because_rl.experiments.paper.numbers import paper_success
 from because_rl.io import read_json
 from because_rl.report.grid_data import Curves, Failure, Film, Grid, Maps, Rate, Result
 from because_rl.report.grid_page import write_grid_page
-from because_rl.runs.train import METRICS, RUN
+from because_rl.runs.folder import METRICS, RUN
 
 FAILURES = 3
 """Number of failed scenes shown for each task."""

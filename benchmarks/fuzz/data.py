@@ -20,7 +20,8 @@ from because_rl.datasets.user_log import Log, read_log
 from because_rl.factors import FactorSpec
 from because_rl.io import arrays_sha256, read_arrays, read_json, write_arrays, write_text
 from because_rl.rng import stream
-from because_rl.runs.train import SAME, load_agent, read_run, train
+from because_rl.runs.folder import IDENTITY, read_run
+from because_rl.runs.train import load_agent, train
 from because_rl.transitions import Transitions
 from benchmarks.fuzz import mutations as damage
 from benchmarks.fuzz.configs import Case, Wrong
@@ -177,7 +178,7 @@ def run_case(rng: Rng, base: Path, work: Path) -> Case:
         damaged, intact = read_run(folder), read_run(base / "run")
         if arrays_sha256(read_arrays(folder / "td3bc.npz")) != arrays_sha256(read_arrays(base / "run" / "td3bc.npz")):
             raise Wrong("other weights than were written")
-        if any(damaged[key] != intact[key] for key in SAME):
+        if any(damaged[key] != intact[key] for key in IDENTITY):
             raise Wrong("another run than was written")
         return "accepted"
 

@@ -15,7 +15,8 @@ from because_rl.experiments.grid import grid
 from because_rl.experiments.grid.grid import TrainAndEvaluate
 from because_rl.experiments.grid.runner import cell_file, finished
 from because_rl.runs.evaluate import evaluate_run
-from because_rl.runs.train import read_run, train
+from because_rl.runs.folder import read_run
+from because_rl.runs.train import train
 from tests.experiments.small_sweep import SmallCompute
 from tests.experiments.support import SMALL, SPEC, command, grid_jobs, tables
 

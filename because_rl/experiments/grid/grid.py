@@ -298,7 +298,8 @@ class TrainAndEvaluate:
         import jax
 
         from because_rl.runs.evaluate import evaluate_agent
-        from because_rl.runs.train import load_agent, load_for_training, read_run
+        from because_rl.runs.folder import read_run
+        from because_rl.runs.train import load_agent, load_for_training
 
         self.start_programs()
         run = self.run_folder(job)

@@ -56,7 +56,7 @@ class Measure:
 
     def train(self, job: Job) -> None:
         """Train the run of a job as a sweep does, unless it is finished."""
-        from because_rl.runs.train import RUN, read_run
+        from because_rl.runs.folder import RUN, read_run
 
         check_source(job)
         run = self.training.run_folder(job)
@@ -98,7 +98,7 @@ def _six_digits(values: np.ndarray) -> list[list[float]]:
 
 def _curve(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
     """The learning curve of a stage: steps, and the metrics of each seed at them."""
-    from because_rl.runs.train import METRICS
+    from because_rl.runs.folder import METRICS
 
     lines = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
     return {"curve": [line for line in lines if line["stage"] == cell["stage"]]}

@@ -121,7 +121,8 @@ class Develop(Measure):
     def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         import jax
 
-        from because_rl.runs.train import METRICS, load_agent, load_for_training
+        from because_rl.runs.folder import METRICS
+        from because_rl.runs.train import load_agent, load_for_training
 
         training, run = self.training, self.training.run_folder(job)
         training.start_programs()
