@@ -25,6 +25,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 np.seterr(invalid="raise", divide="raise", over="raise")
 
 
+@pytest.fixture(scope="module")
+def without_optimisation():
+    """Compile without optimising: for tests whose programs run a few times and take seconds to optimise."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A home of its own for datasets and runs."""

@@ -1,8 +1,14 @@
 """What several test files share: the command, small data whose structure is known, and logs as a user writes them."""
 
+import contextlib
+import gc
+import io
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import h5py
 import jax
@@ -10,6 +16,7 @@ import numpy as np
 
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.rng import stream
+from because_rl.runs.compilation import disable_concurrent_ops
 from because_rl.transitions import Transitions
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -17,12 +24,81 @@ LENGTH = 10
 """Steps of an episode of `logged`."""
 
 
+class Output(NamedTuple):
+    """What a command wrote, by stream."""
+
+    stdout: str
+    stderr: str
+
+
 def because(*arguments, root=None, code=0):
-    command = [sys.executable, "-m", "because_rl", *map(str, arguments)]
-    done = subprocess.run(command + (["--root", str(root)] if root else []), capture_output=True, text=True)
+    """Run the command ``because`` in this process, which must end with exit code `code`.
+
+    The environment, sys.argv and the collector's thresholds are as before afterwards. An exception that the command
+    does not handle, which would end a process with a traceback, is raised.
+    """
+    from because_rl.cli.main import main
+
+    stdout, stderr, thresholds = io.StringIO(), io.StringIO(), gc.get_threshold()
+    with contextlib.ExitStack() as stack:
+        stack.callback(gc.set_threshold, *thresholds)
+        stack.enter_context(mock.patch.dict(os.environ, COLUMNS="80"))
+        stack.enter_context(mock.patch.object(sys, "argv", _command(arguments, root)))
+        stack.enter_context(contextlib.redirect_stdout(stdout))
+        stack.enter_context(contextlib.redirect_stderr(stderr))
+        try:
+            main()
+            ended = 0
+        except SystemExit as end:
+            ended = end.code
+    output = Output(stdout.getvalue(), stderr.getvalue())
+    assert (ended or 0) == code, output.stderr
+    return output
+
+
+def because_process(*arguments, root=None, code=0, **environment):
+    """The same in a process of its own: slower, for tests of what a process does."""
+    command = [sys.executable, "-m", "because_rl", *_command(arguments, root)[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    return done
+    return Output(done.stdout, done.stderr)
+
+
+@contextlib.contextmanager
+def quick_compilation():
+    """Compile without most optimisations and cache every program, for tests that run small programs a few times.
+
+    XLA_FLAGS is part of a program's address in the cache: it is set here as training several seeds would set it. The
+    environment and JAX's settings are as before afterwards.
+    """
+    settings = {
+        "jax_disable_most_optimizations": True,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: jax.config.values[name] for name in settings}
+    with mock.patch.dict(os.environ):
+        disable_concurrent_ops()
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                jax.config.update(name, value)
+
+
+QUICK = {
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+"""The settings of `quick_compilation` in the environment of another process."""
+
+
+def _command(arguments, root):
+    return ["because", *map(str, arguments), *(["--root", str(root)] if root else [])]
 
 
 def logged(factors, state, action, after, goal):

@@ -1,4 +1,4 @@
-"""How commands talk: a result as a table or as JSON on stdout, progress on stderr, and the options that many share."""
+"""What all commands share: options, results on stdout (a table or JSON), progress and errors on stderr."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import gc
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,11 +23,17 @@ Root = Annotated[
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write the result to this JSON file.")]
 
-stderr = Console(stderr=True)
+RERUN = "Nothing is lost: run the same command again to continue."
+RESUME = "Run the same command with --resume to continue."
+
+
+def stderr() -> Console:
+    """A console on the present sys.stderr."""
+    return Console(stderr=True)
 
 
 def emit(value: Any, as_json: bool, table: Table | None = None) -> None:
-    """The result: JSON alone, or a table."""
+    """Print the result on stdout: `value` as JSON, or the table."""
     if as_json:
         print(json.dumps(value, indent=1, allow_nan=False))
     elif table is not None:
@@ -35,7 +41,17 @@ def emit(value: Any, as_json: bool, table: Table | None = None) -> None:
         Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
+def deliver(result: dict[str, Any], output: Path | None, as_json: bool, table: Table) -> None:
+    """Print the result as `emit` does and, if `output` is given, write it to that JSON file."""
+    from because_rl.io import write_json
+
+    if output is not None:
+        write_json(output, result)
+    emit(result, as_json, table)
+
+
 def make_table(title: str, rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> Table:
+    """A table with the keys of the first row as columns; those named in `right` are aligned to the right."""
     table = Table(title=title, title_justify="left", header_style="bold")
     for column in rows[0] if rows else ("nothing here yet",):
         table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
@@ -45,50 +61,80 @@ def make_table(title: str, rows: list[dict[str, Any]], right: tuple[str, ...] = 
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, unit: str = "") -> Iterator[Any]:
-    """Yields report(done, total); drawn on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
+def progress_bar(label: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr; yields report(done, total)."""
+    with _progress(TextColumn(unit)) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextlib.contextmanager
-def training_bar(label: str) -> Iterator[Any]:
-    """Yields report(stage, done, total, metrics): a line for each stage, with its loss if it has one, on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
-        lines: dict[str, Any] = {}
+def training_bar(label: str) -> Iterator[Callable[[str, int, int, dict[str, float]], None]]:
+    """One progress bar per stage of training, with its loss; yields report(stage, done, total, metrics)."""
+    with _progress(TextColumn("{task.fields[loss]}")) as bar:
+        tasks: dict[str, Any] = {}
 
         def report(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
-            if stage not in lines:
-                lines[stage] = bar.add_task(f"{label}: {stage}", total=total, loss="")
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(f"{label}: {stage}", total=total, loss="")
             loss = f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
-            bar.update(lines[stage], completed=done, total=total, loss=loss)
+            bar.update(tasks[stage], completed=done, total=total, loss=loss)
 
         yield report
 
 
+@contextlib.contextmanager
+def sweep_bar(label: str) -> Iterator[Callable[[Any], None]]:
+    """A progress bar of a grid's cells, with the jobs running and failed; yields report(status)."""
+    jobs = TextColumn("{task.fields[running]} running, {task.fields[failed]} failed")
+    with _progress(TextColumn("cells"), jobs) as bar:
+        tasks: list[Any] = []
+
+        def report(status: Any) -> None:
+            fields = {"running": len(status.running), "failed": status.failed}
+            if not tasks:  # cells finished by an earlier run are no measure of this run's speed
+                tasks.append(bar.add_task(label, total=status.total, completed=status.done, **fields))
+            bar.update(tasks[0], completed=status.done, **fields)
+
+        yield report
+
+
+def _progress(*columns: TextColumn) -> Progress:
+    first = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    return Progress(*first, *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr())
+
+
 def setting(text: str) -> tuple[str, str]:
-    """The two sides of ``--set name=value``."""
+    """The name and the value in ``--set name=value``."""
     key, equals, value = text.partition("=")
     if not equals:
         raise BecauseError(f"Got the setting {text!r}.", need="name=value.", fix="for example --set hidden=64.")
     return key.strip(), value.strip()
 
 
-def deliver(result: dict[str, Any], output: Path | None, as_json: bool, table: Table) -> None:
-    """The result, also kept in a file where one is asked for."""
-    from because_rl.io import write_json
+@contextlib.contextmanager
+def interruptible(how_to_continue: str) -> Iterator[None]:
+    """Turn Ctrl-C into exit code 130, and say on stderr how to continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stderr().print(f"Interrupted. {how_to_continue}")
+        raise typer.Exit(130) from None
 
-    if output is not None:
-        write_json(output, result)
-    emit(result, as_json, table)
+
+def exit_if_failed(failures: Sequence[Mapping[str, Any]]) -> None:
+    """Name each failed job and its reason on stderr, and end with exit code 1; nothing if none failed."""
+    for failure in failures:
+        print(f"because: {failure['job']} failed: {failure['reason']}", file=sys.stderr)
+    if failures:
+        raise typer.Exit(1)
 
 
 def run_app(app: typer.Typer, name: str) -> None:
     """Run a command line; bad input ends with its explanation on stderr and exit code 2."""
-    gc.set_threshold(200_000, 50, 100)  # tracing a program makes many small objects that stay: seconds of looking
+    # Tracing a JAX program makes many small objects that stay: with the default thresholds the garbage collector
+    # takes seconds to look at them again and again.
+    gc.set_threshold(200_000, 50, 100)
     try:
         app()
     except BecauseError as error:

@@ -1,4 +1,4 @@
-"""The commands for a user's own data: ``because factors`` proposes what its columns mean, ``because fit`` learns."""
+"""The commands for your own data: ``because factors`` proposes what its columns mean, ``because fit`` learns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from because_rl.cli.console import Json, Root, emit, make_table, setting, stderr, training_bar
+from because_rl.cli.console import RESUME, Json, Root, emit, interruptible, make_table, setting, training_bar
 from because_rl.envs.tasks import WORLDS, world_class
 from because_rl.errors import BecauseError
 
@@ -15,12 +15,12 @@ from because_rl.errors import BecauseError
 def factors(
     source: Annotated[str, typer.Argument(help="A world (lift, unlock, crash), an HDF5 file or a Minari dataset.")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The YAML file to write.")] = None,
-    spurious: Annotated[int, typer.Option(help="Of a world: spurious level 1, 2, 4 or 8.")] = 1,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    spurious: Annotated[int, typer.Option(help="For a world: spurious level 1, 2, 4 or 8.")] = 1,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Print the factors of a world, or propose some for your own data, to be edited and passed to 'because fit'."""
+    """Print the factors of a world, or propose factors for your own data, to be edited and passed to 'because fit'."""
     import yaml
 
     from because_rl.datasets.propose_factors import propose_factors
@@ -29,7 +29,7 @@ def factors(
     from because_rl.io import write_text
 
     if output is not None and output.exists() and not force:
-        raise BecauseError(f"{output} is there already.", need="a new file.", fix="pass --force to write over it.")
+        raise BecauseError(f"{output} already exists.", need="a new file.", fix="pass --force to overwrite it.")
     if source in WORLDS:
         spec, text, title = world_class(source).make_factors(spurious), None, f"Factors of {source}"
     else:
@@ -56,7 +56,7 @@ def factors(
 
 def fit(
     data: Annotated[str, typer.Argument(help="An HDF5 file, or the folder or id of a local Minari dataset.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for everything that comes out.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for all results.")],
     factors: Annotated[
         Path | None, typer.Option(help="What the columns mean (YAML or JSON); 'because factors DATA' proposes it.")
     ] = None,
@@ -67,28 +67,24 @@ def fit(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of BECAUSE: 'world_steps=3000'; repeatable.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a fit that was stopped.")] = False,
     chunk: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 100,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Your own log, no simulator: causal graph, world model with held-out accuracy, uncertainty, policy, report."""
-    from because_rl.runs.fit import accuracy_rows, graph_rows, overview
+    """Learn from your own log: causal graph, world model with held-out accuracy, uncertainty, policy, report."""
     from because_rl.runs.fit import fit as run
+    from because_rl.runs.fit_page import accuracy_rows, graph_rows, overview
 
     overrides = dict(setting(text) for text in settings or ())
-    try:
-        with training_bar(Path(data).stem) as report:
-            result = run(
-                *(data, factors, output, root, range(seeds), overrides, goal or None, report, resume), chunk=chunk
-            )
-    except KeyboardInterrupt:
-        stderr.print("Interrupted. Run the same command with --resume to continue.")
-        raise typer.Exit(130) from None
+    with interruptible(RESUME), training_bar(Path(data).stem) as progress:
+        result = run(
+            *(data, factors, output, root, range(seeds), overrides, goal or None, progress, resume), chunk=chunk
+        )
     if not as_json:
         if result["graph"] is not None:
-            title = "Graph" + ("; in brackets: these data cannot tell" if result["untestable"] else "")
+            title = "Graph" + ("; in brackets: not testable with these data" if result["untestable"] else "")
             emit(None, False, make_table(title, graph_rows(result)))
         emit(None, False, make_table("Held-out accuracy", accuracy_rows(result["accuracy"]), ("held out",)))
-    rows = [{"what": what, "found": found} for what, found in overview(result)]
+    rows = [{"quantity": name, "result": value} for name, value in overview(result)]
     emit(result, as_json, make_table(f"{result['seconds']} s; open {result['report']}", rows))

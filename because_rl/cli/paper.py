@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from because_rl.cli.console import Json, Root, emit, make_table, progress_bar, stderr
-from because_rl.cli.sweep import AnyCode, sweep_bar
+from because_rl.cli.console import (
+    RERUN,
+    Json,
+    Root,
+    emit,
+    exit_if_failed,
+    interruptible,
+    make_table,
+    progress_bar,
+    stderr,
+    sweep_bar,
+)
+from because_rl.cli.sweep import AnyCode
 
 NAMES = (
     "table-overall, table-ablation, fig-samples, fig-spurious, table-mismatch, fig-mismatch, fig-ebm, fig-energy, "
@@ -27,7 +37,7 @@ def paper(
         Path | None, typer.Option("-o", "--output", help="Folder for the tables and figures (RESULTS/paper).")
     ] = None,
     no_run: Annotated[
-        bool, typer.Option("--no-run", help="Use what is there; what is missing is shown as '-'.")
+        bool, typer.Option("--no-run", help="Use the results at hand; missing ones are shown as '-'.")
     ] = False,
     any_code: AnyCode = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="A small version of everything, in minutes.")] = False,
@@ -38,55 +48,56 @@ def paper(
     worlds: Annotated[str | None, typer.Option(help="Only these.")] = None,
     policies: Annotated[str | None, typer.Option(help="Only data of these: random, medium, expert.")] = None,
     workers: Annotated[int, typer.Option(help="Processes that share the work; 0: this one.")] = 1,
-    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once all is measured.")] = False,
-    work: Annotated[Path | None, typer.Option(help="Folder of the runs while they last (under the root).")] = None,
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs after they are measured.")] = False,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the runs until they are measured (under the root).")
+    ] = None,
     compile_cache: Annotated[Path | None, typer.Option(help="Folder of compiled programs (under the root).")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed jobs again.")] = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
     """Make a table or figure of the paper: data (CSV), text (Markdown), picture (SVG, PNG) and provenance (JSON).
 
-    Runs what is missing through the sweep that all experiments share; stopped at any moment, the same command goes on.
+    Runs what is missing through the sweep that all experiments share; if interrupted, the same command continues.
     """
-    if tiny:  # most of its time goes into compiling: programs that run fast are not worth their price
+    if tiny:  # compiling takes most of the time: optimising the programs costs more than it saves
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
     from because_rl.datasets.paths import home_folder
     from because_rl.experiments.grid.grid import TrainAndEvaluate
-    from because_rl.experiments.paper.catalogue import chosen, run_missing, write_all
+    from because_rl.experiments.paper.catalogue import run_missing, select_experiments, write_all
     from because_rl.experiments.paper.scale import make_scale
 
-    names = chosen(name)
+    names = select_experiments(name)
     scale = make_scale(tiny, grid, *(text.split(",") if text else () for text in (methods, worlds, policies)))
     results = results or Path("results/tiny" if tiny else "results")
     output = output or results / "paper"
     cache = compile_cache or home_folder(root) / "programs"
-    each = max(1, (os.cpu_count() or 1) // max(workers, 1))
+    processes = max(1, (os.cpu_count() or 1) // max(workers, 1))
     failed = []
-    try:
+    with interruptible(RERUN):
         if not no_run:
-            compute = TrainAndEvaluate(root, work, keep_runs, cache, each)
-            with sweep_bar("Running") as report:
-                told = {"workers": workers, "retry_failed": retry_failed, "any_code": any_code, "report": report}
-                failed = run_missing(names, scale, results, compute, **told)
+            compute = TrainAndEvaluate(root, work, keep_runs, cache, processes)
+            with sweep_bar("Running") as progress:
+                failed = run_missing(
+                    *(names, scale, results, compute),
+                    workers=workers,
+                    retry_failed=retry_failed,
+                    any_code=any_code,
+                    report=progress,
+                )
         with progress_bar("Writing", "tables and figures") as advance:
-            done = write_all(names, scale, results, output, any_code, advance)
-    except KeyboardInterrupt:
-        stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
-        raise typer.Exit(130) from None
+            written = write_all(names, scale, results, output, any_code, advance)
     rows = [
         {"name": row["name"], "cells": row["cells"], "missing": row["missing"]}
         | {"files": " ".join(sorted(Path(file).suffix for file in row["files"]))}
-        for row in done
+        for row in written
     ]
     emit(
-        {"folder": str(output), "made": done, "failed": failed},
+        {"folder": str(output), "made": written, "failed": failed},
         as_json,
         make_table(f"In {output}", rows, ("cells", "missing")),
     )
-    if no_run and not any(row["cells"] for row in done) and any(row["missing"] for row in done):
-        stderr.print(f"There are no results of this version of the source in {results}: see --any-code.")
-    for record in failed:
-        print(f"because: {record['job']} failed: {record['reason']}", file=sys.stderr)
-    if failed:
-        raise typer.Exit(1)
+    if no_run and not any(row["cells"] for row in written) and any(row["missing"] for row in written):
+        stderr().print(f"There are no results of this version of the source in {results}: see --any-code.")
+    exit_if_failed(failed)

@@ -1,51 +1,44 @@
-"""The commands for many runs: ``because sweep`` trains and evaluates a grid, ``because compare`` judges two."""
+"""The commands for many runs: ``because sweep`` trains and evaluates a grid, ``because compare`` compares two."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from because_rl.cli.console import Json, Output, Root, deliver, emit, make_table, setting, stderr
+from because_rl.cli.console import (
+    RERUN,
+    Json,
+    Output,
+    Root,
+    deliver,
+    emit,
+    exit_if_failed,
+    interruptible,
+    make_table,
+    setting,
+    sweep_bar,
+)
 from because_rl.errors import BecauseError
 
 # Options of all commands that run cells
-Work = Annotated[Path | None, typer.Option(help="Folder of the runs while they last (under the root).")]
+Work = Annotated[Path | None, typer.Option(help="Folder of the runs until they are evaluated (under the root).")]
 Workers = Annotated[
-    int | None, typer.Option(help="Processes that share the work (1; ray: what the cluster has); 0: this one.")
+    int | None,
+    typer.Option(help="Processes that share the work (1; with Ray: all the cluster has); 0: run in this process."),
 ]
-Engine = Annotated[str, typer.Option(help="Where they run: 'local' or 'ray'.")]
-Address = Annotated[str, typer.Option(help="Of the Ray cluster: HOST:PORT ('auto': the one here).")]
-Gpus = Annotated[float, typer.Option(help="With Ray: GPUs of each job, such as 0.25.")]
+Engine = Annotated[str, typer.Option(help="Where jobs run: 'local' or 'ray'.")]
+Address = Annotated[str, typer.Option(help="HOST:PORT of the Ray cluster ('auto': the local one).")]
+Gpus = Annotated[float, typer.Option(help="With Ray: GPUs per job, such as 0.25.")]
 CompileCache = Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try again what has failed.")]
-NoRun = Annotated[bool, typer.Option("--no-run", help="Only write the table of what is there.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run failed jobs again.")]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Only write the table of the results at hand.")]
 AnyCode = Annotated[
-    bool, typer.Option("--any-code", help="Also use results of other versions of the source: run only what none has.")
+    bool,
+    typer.Option("--any-code", help="Also use results of other versions of the source; run only what no version has."),
 ]
-
-
-@contextlib.contextmanager
-def sweep_bar(label: str) -> Iterator[Any]:
-    """Yields report(status): cells done and time to go, jobs running and failed; drawn on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("cells"))
-    state = TextColumn("{task.fields[running]} running, {task.fields[failed]} failed")
-    with Progress(*columns, state, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr) as bar:
-        lines: list[Any] = []
-
-        def report(status: Any) -> None:
-            fields = {"running": len(status.running), "failed": status.failed}
-            if not lines:  # what an earlier run has done tells nothing of this one's speed
-                lines.append(bar.add_task(label, total=status.total, completed=status.done, **fields))
-            bar.update(lines[0], completed=status.done, **fields)
-
-        yield report
 
 
 def sweep(
@@ -54,73 +47,66 @@ def sweep(
     worlds: Annotated[str | None, typer.Option(help="Only these.")] = None,
     policies: Annotated[str | None, typer.Option(help="Only these: random, medium, expert.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... (10).")] = None,
-    episodes: Annotated[int | None, typer.Option(help="Of evaluation, per seed and split (100).")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Evaluation episodes per seed and split (100).")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="'hidden=64' for all methods, 'mopo:members=3' for one.")
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = Path("results"),
     work: Work = None,
-    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once they are evaluated.")] = False,
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs after evaluation.")] = False,
     workers: Workers = None,
     engine: Engine = "local",
     address: Address = "auto",
     gpus: Gpus = 0.0,
     compile_cache: CompileCache = None,
     retry_failed: RetryFailed = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
     no_run: NoRun = False,
     any_code: AnyCode = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Train and evaluate a whole grid, each cell once. Stopped at any moment, the same command goes on."""
+    """Train and evaluate a whole grid, each cell once. If interrupted, the same command continues."""
     from because_rl.experiments.grid import grid as grids
-    from because_rl.experiments.grid.cells import lacking
+    from because_rl.experiments.grid.cells import missing_jobs
     from because_rl.experiments.grid.compare import write_table
-    from because_rl.experiments.grid.runner import failures, left
+    from because_rl.experiments.grid.runner import failures, unfinished_jobs
     from because_rl.experiments.grid.runner import sweep as run
 
-    listed = {name: text.split(",") for name, text in (("worlds", worlds), ("policies", policies)) if text}
-    numbers = {name: n for name, n in (("seeds", seeds), ("episodes", episodes)) if n is not None}
-    grid = grids.read_grid(spec, listed | numbers)
+    names = {key: text.split(",") for key, text in (("worlds", worlds), ("policies", policies)) if text}
+    numbers = {key: n for key, n in (("seeds", seeds), ("episodes", episodes)) if n is not None}
+    grid = grids.read_grid(spec, names | numbers)
     grid = grids.choose(grid, methods.split(",") if methods else (), dict(setting(text) for text in settings or ()))
     jobs = grids.jobs(grid)
-    wanted = lacking(jobs, output, any_code)
+    wanted = missing_jobs(jobs, output, any_code)
     if dry_run:
-        failed = {told["job"] for told in failures(wanted, output)}
-        todo = {job.key for job in left(wanted, output)} | (failed if retry_failed else set())
+        failed = {failure["job"] for failure in failures(wanted, output)}
+        todo = {job.key for job in unfinished_jobs(wanted, output)} | (failed if retry_failed else set())
         rows = [
             {"job": job.key, "cells": len(job.cells)}
             | {"state": "to run" if job.key in todo else "failed" if job.key in failed else "finished"}
             for job in jobs
         ]
         return emit(rows, as_json, make_table(f"{len(todo)} of {len(jobs)} jobs to run", rows, ("cells",)))
-    place, count, each = engine_of(engine, address, gpus, workers)
-    compute = grids.TrainAndEvaluate(root, work, keep_runs, compile_cache, each)
-    try:
-        if not no_run:
-            with sweep_bar(Path(spec).stem) as report:
-                run(wanted, compute, output, workers=count, retry_failed=retry_failed, report=report, engine=place)
+    place, count, processes = make_engine(engine, address, gpus, workers)
+    compute = grids.TrainAndEvaluate(root, work, keep_runs, compile_cache, processes)
+    if not no_run:
+        with interruptible(RERUN), sweep_bar(Path(spec).stem) as progress:
+            run(wanted, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
             compute.tidy(wanted, output)
-    except KeyboardInterrupt:
-        stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
-        raise typer.Exit(130) from None
-    found, lost = write_table(jobs, output, any_code), failures(wanted, output)
+    results, failed_jobs = write_table(jobs, output, any_code), failures(wanted, output)
     rows = [
         {"method": r["method"], "task": r["task"], "seeds": len(r["seeds"]), "success": f"{r['success']:.3f}"}
         | {"95%": f"[{r['low95']:.3f}, {r['high95']:.3f}]", "steps": "-" if r["steps"] is None else f"{r['steps']:.1f}"}
-        for r in found
+        for r in results
     ]
     table = make_table(f"Written to {output / 'table.json'}", rows, ("seeds", "success", "95%", "steps"))
-    emit({"results": str(output), "rows": found, "failed": lost}, as_json, table)
-    for told in lost:
-        print(f"because: {told['job']} failed: {told['reason']}", file=sys.stderr)
-    if lost:
-        raise typer.Exit(1)
+    emit({"results": str(output), "rows": results, "failed": failed_jobs}, as_json, table)
+    exit_if_failed(failed_jobs)
 
 
-def engine_of(name: str, address: str, gpus: float, workers: int | None) -> tuple[Any, int, int]:
-    """The engine, its workers, and the processes that each may start for slow simulators."""
+def make_engine(name: str, address: str, gpus: float, workers: int | None) -> tuple[Any, int, int]:
+    """The engine (None: local), its number of workers, and the processes that each may start for slow simulators."""
     if name == "ray":
         from because_rl.experiments.grid.ray_engine import RayEngine
 
@@ -137,18 +123,23 @@ def engine_of(name: str, address: str, gpus: float, workers: int | None) -> tupl
 
 def compare(
     a: Annotated[
-        str, typer.Argument(help="Results: a sweep's folder or table, a run, an evaluation; ':METHOD' of many.")
+        str,
+        typer.Argument(
+            help="Results: a sweep's folder or table, a run, an evaluation; ':METHOD' picks one of several."
+        ),
     ],
-    b: Annotated[str, typer.Argument(help="What to compare with.")],
-    two_sided: Annotated[bool, typer.Option("--two-sided", help="Ask for any difference, not whether A > B.")] = False,
+    b: Annotated[str, typer.Argument(help="The results to compare with, in the same form.")],
+    two_sided: Annotated[bool, typer.Option("--two-sided", help="Test for any difference, not for A > B.")] = False,
     output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Is A better than B? Task by task, with tests over seeds and over scenes, adjusted for their number (Holm)."""
-    from because_rl.experiments.grid.compare import compare as against
+    from because_rl.experiments.grid.compare import compare as compare_results
     from because_rl.experiments.grid.compare import read_results
 
-    result = {"a": a, "b": b} | against(read_results(a), read_results(b), "two-sided" if two_sided else "greater")
+    result = {"a": a, "b": b} | compare_results(
+        read_results(a), read_results(b), "two-sided" if two_sided else "greater"
+    )
     shown = (("p", "p"), ("Holm", "p_holm"), ("p by scene", "paired_p"), ("its Holm", "paired_p_holm"))
     rows = [
         {"task": r["task"], "A": f"{r['a']:.3f}", "B": f"{r['b']:.3f}", "A - B": f"{r['difference']:+.3f}"}

@@ -1,4 +1,4 @@
-"""The commands for one run: ``because train`` makes it, ``because evaluate`` tells how good it is."""
+"""The commands for one dataset and one run: discover, train, evaluate, report, and the oracle planner beside it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from because_rl.cli.console import Json, Root, emit, make_table, progress_bar, setting, stderr, training_bar
+from because_rl.cli.console import (
+    RESUME,
+    Json,
+    Output,
+    Root,
+    deliver,
+    emit,
+    interruptible,
+    make_table,
+    progress_bar,
+    setting,
+    training_bar,
+)
+from because_rl.errors import BecauseError
 
 
 def train(
@@ -20,11 +33,12 @@ def train(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder of the run (under the root, by method and data).")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
     chunk: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 500,
     rounds: Annotated[
-        int, typer.Option(help="Train all stages in turns, so many times, and let 'evaluate' find the best of them.")
+        int,
+        typer.Option(help="Train all stages in turns, this many times; 'evaluate' then also reports the best round."),
     ] = 1,
     root: Root = None,
     as_json: Json = False,
@@ -35,21 +49,17 @@ def train(
 
     use_home_compilation_cache(root)
     overrides = dict(setting(text) for text in settings or ())
-    try:
-        with training_bar(f"{method} on {data}") as report:
-            result = run(
-                *(method, data, root, output, range(seeds), overrides, report, resume),
-                factors=factors,
-                chunk=chunk,
-                rounds=rounds,
-            )
-    except KeyboardInterrupt:
-        stderr.print("Interrupted. Run the same command with --resume to continue.")
-        raise typer.Exit(130) from None
+    with interruptible(RESUME), training_bar(f"{method} on {data}") as progress:
+        result = run(
+            *(method, data, root, output, range(seeds), overrides, progress, resume),
+            factors=factors,
+            chunk=chunk,
+            rounds=rounds,
+        )
     rows = [
         {"stage": stage, "steps": int(metrics["step"]), "loss": f"{metrics['loss']:.4g}"}
         for stage, metrics in result["stages"].items()
-        if metrics  # none without steps
+        if metrics  # a stage of no steps has none
     ]
     title = f"{method} on {result['dataset']}: {result['seeds']} seeds, {result['seconds']} s, kept in {result['run']}"
     emit(result, as_json, make_table(title, rows, ("steps", "loss")))
@@ -57,19 +67,21 @@ def train(
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    split: Annotated[str, typer.Option(help="I (training law), O (law broken), or both: IO.")] = "O",
+    split: Annotated[
+        str, typer.Option(help="I (confounded as in training), O (confounding broken), or both: IO.")
+    ] = "O",
     episodes: Annotated[int, typer.Option(help="Episodes per seed, the same scenes for every method.")] = 100,
     spurious: Annotated[int | None, typer.Option(help="Spurious level: 1, 2, 4 or 8 (as in the data).")] = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Success of a trained method in worlds that it has not seen, final and best of its rounds; kept beside the run."""
+    """Measure the success of a trained method in new scenes, final and best of its rounds; kept beside the run."""
     from because_rl.runs.compilation import use_home_compilation_cache
     from because_rl.runs.evaluate import evaluate_run
 
     use_home_compilation_cache(root)
-    with progress_bar("Evaluating", "steps") as report:
-        results = evaluate_run(run, root, split, episodes, spurious, report)
+    with progress_bar("Evaluating", "steps") as progress:
+        results = evaluate_run(run, root, split, episodes, spurious, progress)
     rows = [
         {
             "method": result["method"],
@@ -84,5 +96,113 @@ def evaluate(
         }
         for result in results.values()
     ]
-    told = next(iter(results.values())) if len(results) == 1 else {"splits": results}
-    emit(told, as_json, make_table("Success (mean over seeds, 95% t-interval)", rows, tuple(rows[0])[3:]))
+    result = next(iter(results.values())) if len(results) == 1 else {"splits": results}
+    emit(result, as_json, make_table("Success (mean over seeds, 95% t-interval)", rows, tuple(rows[0])[3:]))
+
+
+def discover(
+    dataset: Annotated[str, typer.Argument(help="A dataset id, or the path of any Minari dataset.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for graph.json and pictures (under the root).")
+    ] = None,
+    factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
+    test: Annotated[str | None, typer.Option(help="gtest, residual, fcit, fisherz or l0 (by types).")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Keep an edge when p is below this (by the test).")] = None,
+    fdr: Annotated[bool, typer.Option("--fdr", help="Control the false discovery rate (Benjamini-Yekutieli).")] = False,
+    batches: Annotated[int, typer.Option(help="Batches of trajectories for edge weights (M-bar); 0: none.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of folds, shuffles and batches.")] = 0,
+    force: Annotated[
+        list[str] | None, typer.Option(help="An edge that must be there: 'push->cart'; repeatable.")
+    ] = None,
+    forbid: Annotated[list[str] | None, typer.Option(help="An edge that cannot be there; repeatable.")] = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Find which factors drive which: a causal graph from logged transitions."""
+    from because_rl.runs.discover import discover_dataset
+
+    with progress_bar(f"Discovering in {dataset}", "masks") as progress:
+        result = discover_dataset(
+            dataset,
+            root,
+            factors,
+            output,
+            progress,
+            test=test,
+            threshold=threshold,
+            fdr=fdr,
+            batches=batches,
+            seed=seed,
+            force=[_edge(text) for text in force or ()],
+            forbid=[_edge(text) for text in forbid or ()],
+        )
+    rows = [
+        {"from": e["from"], "to": e["to"], "status": e["status"], "p": f"{e['p']:.2g}", "effect": f"{e['effect']:.3f}"}
+        | {"weight": f"{e['weight']:.2f}", "why": e.get("why", "")}
+        for e in result["edges"]
+        if e["status"] not in ("no edge", "forbidden")
+    ]
+    title = f"{result['dataset']}: {len(rows)} of {len(result['edges'])} edges kept, written to {result['folder']}"
+    if "score" in result:
+        title += f"; against the true graph F1 {result['score']['f1']:.3f}, SHD {result['score']['shd']}"
+    emit(result, as_json, make_table(title, rows, ("p", "effect", "weight")))
+
+
+def _edge(text: str) -> tuple[str, str]:
+    """The two factors in ``cause->effect``."""
+    source, arrow, target = text.partition("->")
+    if not arrow:
+        raise BecauseError(
+            f"Got the edge {text!r}.", need="cause->effect.", fix="for example --forbid 'colour->cube_x'."
+        )
+    return source.strip(), target.strip()
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a sweep's results.", metavar="RUN|RESULTS")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for index.html and its pictures.")] = Path(
+        "report"
+    ),
+    oracle: Annotated[
+        Path | None, typer.Option(help="What 'because oracle -o FILE' wrote (for a sweep: RESULTS/oracle.json).")
+    ] = None,
+    pictures: Annotated[
+        float, typer.Option(help="For a sweep: seconds to spend on new pictures, which RESULTS/pictures keeps.")
+    ] = 15.0,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Put a run on a page: graph, learning curves, success beside behaviour and oracle. Or a whole grid of results."""
+    from because_rl.experiments.grid_report import is_grid, report_grid
+    from because_rl.runs.report import report_run
+
+    if is_grid(run):
+        with progress_bar(f"Reporting {run.name}", "parts") as progress:
+            result = report_grid(run, output, oracle, pictures, progress)
+        missing = [{"missing": m["what"], "made by": m["command"]} for m in result["missing"]]
+        title = f"{len(result['methods'])} methods on {len(result['tasks'])} tasks: {result['page']}"
+        title += f", {result['megabytes']} MB in {result['seconds']} s"
+        return emit(result, as_json, make_table(title, missing or [{"missing": "nothing"}]))
+    result = report_run(run, output, root, oracle)
+    rows = [
+        {"policy": r["policy"], "split": r["split"], "success": f"{r['success']:.3f}"}
+        | {"95%": f"[{r['low95']:.3f}, {r['high95']:.3f}]"}
+        for r in result["success"]
+    ]
+    emit(result, as_json, make_table(f"Written to {result['page']}", rows, ("success", "95%")))
+
+
+def oracle(
+    world: Annotated[list[str] | None, typer.Option(help="Worlds; repeatable (all).")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Splits; repeatable (I and O).")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Per world and split (200, 100, 30).")] = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the success of the oracle planner: the same planners with the simulator as their model."""
+    from because_rl.runs.oracle import oracle as run
+
+    with progress_bar("Oracle", "tasks") as progress:
+        result = run(world, split, episodes, progress)
+    rows = result["rows"]
+    deliver(result, output, as_json, make_table("Oracle planner", rows, tuple(rows[0])[2:]))

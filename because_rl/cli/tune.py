@@ -1,15 +1,14 @@
-"""The command ``because tune``: as many trials for every method, judged where settings may be chosen."""
+"""The command ``because tune``: the same number of trials for every method, scored on development scenes."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from because_rl.cli.console import Json, Root, emit, make_table, stderr
+from because_rl.cli.console import RERUN, Json, Root, emit, exit_if_failed, interruptible, make_table, sweep_bar
 from because_rl.cli.sweep import (
     Address,
     AnyCode,
@@ -20,8 +19,7 @@ from because_rl.cli.sweep import (
     RetryFailed,
     Work,
     Workers,
-    engine_of,
-    sweep_bar,
+    make_engine,
 )
 
 
@@ -31,7 +29,7 @@ def tune(
     ] = None,
     worlds: Annotated[str | None, typer.Option(help="Only these (all three).")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Train on data of this one: random, medium, expert (medium).")
+        str | None, typer.Option(help="Behaviour policy of the training data: random, medium, expert (medium).")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... (3).")] = None,
     episodes: Annotated[int | None, typer.Option(help="Development scenes, per seed (100).")] = None,
@@ -40,7 +38,7 @@ def tune(
         typer.Option("-o", "--output", help="Folder of cells and table (results/tuning; results/tiny/tuning)."),
     ] = None,
     work: Work = None,
-    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs once they are judged.")] = False,
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs after they are scored.")] = False,
     workers: Workers = None,
     engine: Engine = "local",
     address: Address = "auto",
@@ -53,48 +51,41 @@ def tune(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Try four settings of every method on development scenes; tells which a preset would take, and changes none.
+    """Try four settings of every method on development scenes and report which a preset would take; changes no preset.
 
-    Stopped at any moment, the same command goes on; several may share a folder.
+    If interrupted, the same command continues; several may share a folder.
     """
-    from because_rl.experiments.grid.cells import lacking
+    from because_rl.experiments.grid.cells import missing_jobs
     from because_rl.experiments.grid.grid import TrainAndEvaluate
     from because_rl.experiments.grid.runner import failures, sweep
     from because_rl.experiments.tuning import tune as tuning
-    from because_rl.experiments.tuning.table import in_words, write
+    from because_rl.experiments.tuning.table import format_settings, write_table
 
-    listed = {"methods": methods, "worlds": worlds}
-    told: dict[str, Any] = {name: tuple(text.split(",")) for name, text in listed.items() if text}
-    told |= {name: v for name, v in (("policy", policy), ("seeds", seeds), ("episodes", episodes)) if v is not None}
-    wanted = replace(tuning.TINY if tiny else tuning.Round(), **told)
+    names = {"methods": methods, "worlds": worlds}
+    options: dict[str, Any] = {key: tuple(text.split(",")) for key, text in names.items() if text}
+    options |= {key: v for key, v in (("policy", policy), ("seeds", seeds), ("episodes", episodes)) if v is not None}
+    wanted = replace(tuning.TINY if tiny else tuning.Round(), **options)
     jobs = tuning.jobs(wanted)
     output = output or Path("results/tiny/tuning" if tiny else "results/tuning")
-    left = lacking(jobs, output, any_code)
-    place, count, each = engine_of(engine, address, gpus, workers)
-    compute = tuning.Develop(TrainAndEvaluate(root, work, keep_runs, compile_cache, each), output, {})
-    try:
-        if not no_run:
-            with sweep_bar("Tuning") as report:
-                sweep(left, compute, output, workers=count, retry_failed=retry_failed, report=report, engine=place)
+    left = missing_jobs(jobs, output, any_code)
+    place, count, processes = make_engine(engine, address, gpus, workers)
+    compute = tuning.Develop(TrainAndEvaluate(root, work, keep_runs, compile_cache, processes), output, {})
+    if not no_run:
+        with interruptible(RERUN), sweep_bar("Tuning") as progress:
+            sweep(left, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
             compute.tidy(left, output)
-    except KeyboardInterrupt:
-        stderr.print("Interrupted. Nothing is lost: run the same command again to continue.")
-        raise typer.Exit(130) from None
-    found, lost = write(wanted, jobs, output, any_code), failures(left, output)
-    rates = {(row["method"], row["world"], row["trial"]): f"{row['success']:.3f}" for row in found["rows"]}
+    table, failed = write_table(wanted, jobs, output, any_code), failures(left, output)
+    rates = {(row["method"], row["world"], row["trial"]): f"{row['success']:.3f}" for row in table["rows"]}
     rows = [
         {"method": v["method"], "world": v["world"], "trials": f"{v['trials']} of {tuning.TRIALS}"}
         | {("preset", "1", "2", "3")[n]: rates.get((v["method"], v["world"], n), "-") for n in range(tuning.TRIALS)}
-        | {"a preset would take": in_words(v["settings"]), "noise": v["noise"] or "-"}
-        for v in found["winners"]
+        | {"a preset would take": format_settings(v["settings"]), "noise": v["noise"] or "-"}
+        for v in table["winners"]
     ]
     title = f"Success on development scenes; the settings of each trial are in {output / 'table.md'}"
     emit(
-        {"results": str(output), **found, "failed": lost},
+        {"results": str(output), **table, "failed": failed},
         as_json,
         make_table(title, rows, ("trials", "preset", "1", "2", "3")),
     )
-    for record in lost:
-        print(f"because: {record['job']} failed: {record['reason']}", file=sys.stderr)
-    if lost:
-        raise typer.Exit(1)
+    exit_if_failed(failed)

@@ -1,4 +1,4 @@
-"""Compiled programs: how they are kept for other processes and later ones, and how they are run."""
+"""Compiled programs: where they are cached, and how a CPU runs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from because_rl.datasets.paths import home_folder
 
 
 def use_compilation_cache(folder: Path) -> None:
-    """Keep compiled programs in `folder`; call it before the first is compiled."""
+    """Cache compiled programs in `folder`, for this process and later ones; call it before the first is compiled."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -19,22 +19,22 @@ def use_compilation_cache(folder: Path) -> None:
 
 
 def use_home_compilation_cache(root: Path | None) -> None:
-    """Keep them beside the datasets, unless the environment names another place."""
+    """Cache compiled programs beside the datasets under `root`, unless the environment names another folder."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         use_compilation_cache(home_folder(root) / "programs")
 
 
-IN_TURN = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-KNOWN_TO = ("0.10.", "0.11.")
-"""Versions of jaxlib that know it; others might refuse to start with it."""
+SEQUENTIAL = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+SUPPORTED_BY = ("0.10.", "0.11.")
+"""Versions of jaxlib that have this flag; others might refuse to start with it."""
 
 
 def disable_concurrent_ops() -> None:
     """Let a CPU run the operations of a program one after the other; call it before the first is compiled.
 
-    Two batched triangular solves side by side wait for each other's threads for good where there are two cores, as they
+    With two cores, two batched triangular solves that run concurrently wait for each other's threads for ever, as they
     did with ten seeds of five worlds each. One at a time, each on all cores, a seed of BECAUSE takes a seventh longer.
     """
     flags = os.environ.get("XLA_FLAGS", "")
-    if IN_TURN.split("=")[0] not in flags and version("jaxlib").startswith(KNOWN_TO):
-        os.environ["XLA_FLAGS"] = f"{flags} {IN_TURN}".strip()
+    if SEQUENTIAL.split("=")[0] not in flags and version("jaxlib").startswith(SUPPORTED_BY):
+        os.environ["XLA_FLAGS"] = f"{flags} {SEQUENTIAL}".strip()

@@ -1,4 +1,4 @@
-"""Discovery on a dataset: the graph, its pictures, its score when the truth is known."""
+"""Discover the causal graph of a dataset: the graph, its pictures, and its score if the true graph is known."""
 
 from __future__ import annotations
 
@@ -22,17 +22,31 @@ def discover_dataset(
     factors: Path | None,
     folder: Path | None,
     report: Callable[[int, int], None],
-    **knobs: Any,
+    **settings: Any,
 ) -> dict[str, Any]:
-    """Discover, then write ``graph.{json,svg,png,dot,graphml}`` and ``p-values.{svg,png}`` into `folder`."""
+    """Discover, then write ``graph.{json,svg,png,dot,graphml}`` and ``p-values.{svg,png}`` into `folder`.
+
+    Args:
+        dataset: an id under `root`, or the path of any Minari dataset.
+        root: where datasets live; None: BECAUSE_HOME or ~/.because-rl.
+        factors: the file of a factor spec, for a dataset that has none.
+        folder: None: under the root, by dataset.
+        report: called with (masks done, masks in all).
+        settings: keyword arguments of `discover`.
+
+    Returns:
+        What graph.json holds, but for the provenance, and the folder.
+    """
     data = load(dataset, root, factors)
-    found = discover(data.factors, data.state, data.action, data.next_state, data.episode, progress=report, **knobs)
-    mask, name = found.mask, data.name
+    discovery = discover(
+        data.factors, data.state, data.action, data.next_state, data.episode, progress=report, **settings
+    )
+    mask, name = discovery.mask, data.name
     folder = folder or home_folder(root) / "graphs" / name
-    told = data.metadata.get("because", {}).get("true_graph")
-    truth = None if told is None else Graph.from_dict(told)
+    true_graph = data.metadata.get("because", {}).get("true_graph")
+    truth = None if true_graph is None else Graph.from_dict(true_graph)
     result = {"dataset": name, "folder": str(folder)} | mask.to_dict()
-    for edge, low, high in zip(result["edges"], found.low.T.reshape(-1), found.high.T.reshape(-1), strict=True):
+    for edge, low, high in zip(result["edges"], discovery.low.T.reshape(-1), discovery.high.T.reshape(-1), strict=True):
         edge["weight_ci95"] = [float(low), float(high)]
     if truth is not None:
         result["score"] = score(mask.graph, truth).to_dict()

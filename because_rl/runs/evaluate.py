@@ -1,7 +1,7 @@
-"""The success of a run's agent in worlds that it has not seen: as it came out, and at its best during training.
+"""The success of a run's agent in new scenes: at the end of training, and at its best during training.
 
-The paper reports the best of each trial. So chosen, success is too good: the scenes that choose are those that count.
-Everything else here reports what came out at the end.
+The paper reports the best of each trial. Success chosen this way is too optimistic, since the scenes that choose are
+the scenes that count. Everything else in this package reports the end of training.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from because_rl.errors import BecauseError
 from because_rl.evaluation.rollout import evaluate, summarise
 from because_rl.io import write_json
 from because_rl.provenance import provenance
+from because_rl.runs.folder import read_run
 from because_rl.runs.processes import Tick, cores, run_in_processes, worth_processes
-from because_rl.runs.train import load_agent, read_run
+from because_rl.runs.train import load_agent
 from because_rl.statistics import t_interval
 from because_rl.training.method import Agent
 
@@ -32,44 +33,55 @@ def evaluate_run(
     spurious: int | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, dict[str, Any]]:
-    """Split -> success of a run's agent in its world, kept in ``evaluation-<split>.json``; splits side by side."""
-    known = read_run(folder)
-    if known["world"] is None:
+    """Evaluate a finished run in its world and keep the result in its folder as ``evaluation-<split>.json``.
+
+    Args:
+        folder: of the run.
+        root: where its dataset lives.
+        splits: "I", "O" or "IO"; both may run at once, in two processes.
+        episodes: per seed and split.
+        spurious: the spurious level of the world; None: that of the data.
+        report: called with (steps done, steps in all).
+
+    Returns:
+        For each split, the result of `evaluate_agent` after the last round and of `final_and_best`.
+    """
+    record = read_run(folder)
+    if record["world"] is None:
         raise BecauseError(
-            f"Dataset {known['dataset']} was not collected in one of our worlds.",
+            f"Dataset {record['dataset']} was not collected in one of our worlds.",
             need="a simulator to evaluate in.",
             fix="take the agent with load_agent and run it in your own world.",
         )
     if not splits or len(set(splits)) != len(splits) or set(splits) - {"I", "O"}:
         raise BecauseError(f"Got split {splits!r}.", need="I, O or both: IO.", fix="pass --split IO.")
-    level = known["spurious"] if spurious is None else spurious
-    rounds, clock, ticks = known["rounds"], time.monotonic(), 0
-    total = rounds * len(splits) * world_class(known["world"]).horizon
+    begin, steps = time.monotonic(), 0
+    total = record["rounds"] * len(splits) * world_class(record["world"]).horizon
 
     def tick() -> None:
-        nonlocal ticks
-        ticks += 1
-        report(ticks, total)
+        nonlocal steps
+        steps += 1
+        report(steps, total)
 
     report(0, total)
-    rest = root, episodes, level
-    if _apart(known["world"], splits):
-        each = run_in_processes(_evaluate, [(folder, split, *rest) for split in splits], tick)
-        found = {split: answer for part in each for split, answer in part.items()}
+    options = root, episodes, record["spurious"] if spurious is None else spurious
+    if _in_processes(record["world"], splits):
+        parts = run_in_processes(_evaluate, [(folder, split, *options) for split in splits], tick)
+        rounds = {split: results for part in parts for split, results in part.items()}
     else:
-        found = _evaluate(folder, splits, *rest, tick)
+        rounds = _evaluate(folder, splits, *options, tick)
     report(total, total)
-    spent = round(time.monotonic() - clock, 2)
-    results = {}
+    seconds = round(time.monotonic() - begin, 2)
+    evaluations = {}
     for split in splits:
-        results[split] = {"run": str(folder)} | found[split][-1] | final_and_best(found[split]) | {"seconds": spent}
-        kept = {name: value for name, value in results[split].items() if name != "run"}
-        write_json(Path(folder) / f"evaluation-{split}.json", kept | {"provenance": provenance()})
-    return results
+        evaluation = rounds[split][-1] | final_and_best(rounds[split]) | {"seconds": seconds}
+        write_json(Path(folder) / f"evaluation-{split}.json", evaluation | {"provenance": provenance()})
+        evaluations[split] = {"run": str(folder)} | evaluation
+    return evaluations
 
 
-def _apart(world: str, splits: str) -> bool:
-    """Whether each split gets a process. Where actions are discrete, all plans take less time than one to start."""
+def _in_processes(world: str, splits: str) -> bool:
+    """Whether each split gets a process. With discrete actions, planning takes less time than starting a process."""
     return world_class(world).make_factors(1).codes is None and worth_processes(len(splits))
 
 
@@ -77,17 +89,17 @@ def _evaluate(
     folder: Path, splits: str, root: Path | None, episodes: int, spurious: int, tick: Tick
 ) -> dict[str, list[dict[str, Any]]]:
     """Split -> the evaluation after each round."""
-    known, processes = read_run(folder), cores()
-    found: dict[str, list[dict[str, Any]]] = {split: [] for split in splits}
-    for number in range(1, known["rounds"] + 1):
-        agent = Watched(load_agent(folder, root, number), tick)
+    record, processes = read_run(folder), cores()
+    results: dict[str, list[dict[str, Any]]] = {split: [] for split in splits}
+    for number in range(1, record["rounds"] + 1):
+        agent = ReportingAgent(load_agent(folder, root, number), tick)
         for split in splits:
-            found[split].append(evaluate_agent(agent, known, split, episodes, spurious, processes))
-    return found
+            results[split].append(evaluate_agent(agent, record, split, episodes, spurious, processes))
+    return results
 
 
-class Watched(Agent):
-    """An agent that tells of each step."""
+class ReportingAgent(Agent):
+    """An agent that calls `tick` after each step."""
 
     def __init__(self, agent: Agent, tick: Tick):
         self.agent, self.tick, self.seeds = agent, tick, agent.seeds
@@ -102,26 +114,32 @@ class Watched(Agent):
 
 
 def evaluate_agent(
-    agent: Agent, known: Mapping[str, Any], split: str, episodes: int, spurious: int, processes: int = 1
+    agent: Agent, record: Mapping[str, Any], split: str, episodes: int, spurious: int, processes: int = 1
 ) -> dict[str, Any]:
-    """Success of the agent of the run that `known` describes; `outcomes` tells of each seed which scenes it solved."""
-    outcome = evaluate(agent, known["world"], split, episodes, spurious, processes=processes)
-    result = {key: known[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
-    each = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
-    return result | summarise(outcome) | {"outcomes": each}
+    """Success of an agent in the world of its run; `record` is what `read_run` returns.
+
+    The result holds the summary over seeds and, as "outcomes", a string of 0 and 1 per seed: the scenes that it solved.
+    """
+    outcome = evaluate(agent, record["world"], split, episodes, spurious, processes=processes)
+    result = {key: record[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
+    solved = ["".join("01"[int(success)] for success in row) for row in outcome.success]
+    return result | summarise(outcome) | {"outcomes": solved}
 
 
 def final_and_best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of the evaluations after each round of training: the last, and each seed's best."""
-    each = np.array([result["per_seed"] for result in rounds])
+    """Success after each round (mean over seeds), after the last, and after the best round of each seed.
+
+    `rounds`: the evaluations after each round, with "success" and "per_seed".
+    """
+    per_seed = np.array([result["per_seed"] for result in rounds])  # (rounds, seeds)
     return {
         "rounds": [result["success"] for result in rounds],
-        "final": _summary(each[-1]),
-        "best": _summary(each.max(0)) | {"round": (each.argmax(0) + 1).tolist()},
+        "final": _summary(per_seed[-1]),
+        "best": _summary(per_seed.max(0)) | {"round": (per_seed.argmax(0) + 1).tolist()},
     }
 
 
 def _summary(per_seed: np.ndarray) -> dict[str, Any]:
     low, high = t_interval(per_seed)
-    mean, each = float(per_seed.mean()), per_seed.tolist()
-    return {"success": mean, "low95": max(low, 0.0), "high95": min(high, 1.0), "per_seed": each}
+    mean, values = float(per_seed.mean()), per_seed.tolist()
+    return {"success": mean, "low95": max(low, 0.0), "high95": min(high, 1.0), "per_seed": values}

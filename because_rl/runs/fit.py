@@ -2,11 +2,11 @@
 
 The folder of a fit is complete in itself and may be moved:
 
-    fit.json        what was asked, and what came out
+    fit.json        the settings and the results
     datasets/       the log as a dataset (Minari), checked
     graph/          graph.json with a p-value for every edge, and pictures
-    run/            the trained models of all seeds; `load_policy` makes an agent of it
-    report/         a page that shows all of it
+    run/            the trained models of all seeds; `load_policy` makes them an agent
+    report/         a page with the results
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from because_rl.factors import FactorSpec
 from because_rl.io import exclusive, read_json, write_json
 from because_rl.planning.agent import PlannerAgent
 from because_rl.provenance import provenance
-from because_rl.report.run_page import write_page
 from because_rl.runs.discover import discover_dataset
-from because_rl.runs.train import METRICS, load_agent, read_run, train
+from because_rl.runs.fit_page import write_fit_page
+from because_rl.runs.train import load_agent, train
 from because_rl.training.run import Report, Run
 from because_rl.transitions import Transitions
 
@@ -45,9 +45,9 @@ SETTINGS: dict[str, Any] = {
     **{"hidden": 64, "batch": 128, "world_steps": 2000, "energy_steps": 500},
     **{"behaviour_steps": 1000, "value_steps": 2000, "planner.population": 128},
 }
-"""For logs of some thousand steps and some ten columns, in minutes; larger ones deserve more."""
+"""For logs of a few thousand steps and about ten columns: takes minutes. Larger logs deserve more steps."""
 DATASET = "own/log-v0"
-"""The dataset's id under the folder, which is its root."""
+"""The id of the log as a dataset; its root is the folder of the fit."""
 
 
 def fit(
@@ -62,11 +62,28 @@ def fit(
     resume: bool = False,
     chunk: int = 100,
 ) -> dict[str, Any]:
-    """Fit BECAUSE to a log; `resume` goes on with a fit that was stopped. `goal`: one for all episodes."""
+    """Fit BECAUSE to a log.
+
+    Args:
+        data: an HDF5 file, or the folder or id of a local Minari dataset.
+        factors: the file of a factor spec; None: the one in the data.
+        folder: for all results.
+        root: where the dataset is looked up, if `data` is an id.
+        seeds: trained as one program.
+        overrides: settings of BECAUSE, beside those in SETTINGS; values may be text.
+        goal: one goal for all episodes, a number per goal column; None: the goals in the log.
+        report: called after every chunk with (stage, steps done, steps in all, mean metrics).
+        resume: continue a fit that was stopped.
+        chunk: steps between two checkpoints.
+
+    Returns:
+        The folder and the result, as in fit.json: episodes, transitions, graph, untestable, accuracy, uncertainty,
+        goal_reached, policy, why_no_policy, data, stages, report, seconds.
+    """
     begin = time.monotonic()
     folder = Path(folder)
     log = read_log(data, root)
-    spec = add_action_codes(log, _spec(factors, log.factors, log.name))
+    spec = add_action_codes(log, _read_spec(factors, log.factors, log.name))
     log = prepare_log(log, spec, goal)
     settings = SETTINGS | dict(overrides or {})
     method = make_method("because", settings)
@@ -80,31 +97,31 @@ def fit(
         "chunk": chunk,
     }
     with exclusive(folder.parent / f".{folder.name}.lock", f"fitting in {folder}"):
-        _agree(folder, json.loads(json.dumps(asked)), resume)
+        _check_folder(folder, json.loads(json.dumps(asked)), resume)
         if not (dataset_path(DATASET, folder) / "data" / "metadata.json").exists():
             write_dataset(log, dataset_path(DATASET, folder))
         write_json(folder / FIT, {"asked": asked})
-        seen = load(DATASET, folder, _for_learning(spec))
-        mask = None if method.config.mask == "full" else _graph(folder, method, seen, report)
+        dataset = load(DATASET, folder, _spec_for_training(spec))
+        mask = None if method.config.mask == "full" else _discover(folder, method, dataset, report)
         shared, run = folder / "shared", folder / "run"
         trained = train(
             *("because", DATASET, folder, run, asked["seeds"], settings, report, True),
-            factors=seen.factors,
+            factors=dataset.factors,
             chunk=chunk,
             shared=shared,
         )
         shutil.rmtree(shared, ignore_errors=True)
-        result = _result(folder, seen, mask) | {"data": asked["data"], "stages": trained["stages"]}
-        result["report"] = str(_page(folder, mask, result))
+        result = _result(folder, dataset, mask) | {"data": asked["data"], "stages": trained["stages"]}
+        result["report"] = str(write_fit_page(folder, mask, result))
         result["seconds"] = round(time.monotonic() - begin, 1)
         write_json(folder / FIT, {"asked": asked, "result": result, "provenance": provenance()})
     return {"folder": str(folder)} | result
 
 
 def load_policy(folder: str | Path) -> PlannerAgent:
-    """The agent of a finished fit: ``begin(worlds, seed)``, then ``act(state, goal, left)`` at every step."""
+    """The agent of a finished fit: ``begin(worlds, seed)``, then ``act(state, goal, steps_left)`` at every step."""
     folder = Path(folder)
-    if why := no_policy_reason(FactorSpec.from_dict(_read(folder)["asked"]["factors"])):
+    if why := no_policy_reason(FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])):
         raise BecauseError(
             f"{folder} holds no policy: {why}.",
             need="a goal, and actions that can be planned.",
@@ -114,7 +131,7 @@ def load_policy(folder: str | Path) -> PlannerAgent:
 
 
 def load_model(folder: str | Path) -> PlannerAgent:
-    """The same, for its models alone: ``imagine`` of its `learned` foretells a step and its uncertainty."""
+    """The same for a fit without a policy: ``agent.learned.imagine`` predicts a step and its uncertainty."""
     agent = load_agent(Path(folder) / "run", Path(folder))
     assert isinstance(agent, PlannerAgent)
     return agent
@@ -123,7 +140,7 @@ def load_model(folder: str | Path) -> PlannerAgent:
 # The steps of a fit ------------------------------------------------------------------------------------
 
 
-def _spec(factors: Path | None, own: FactorSpec | None, name: str) -> FactorSpec:
+def _read_spec(factors: Path | None, own: FactorSpec | None, name: str) -> FactorSpec:
     if factors is not None:
         return FactorSpec.from_file(factors)
     if own is not None:
@@ -135,13 +152,14 @@ def _spec(factors: Path | None, own: FactorSpec | None, name: str) -> FactorSpec
     )
 
 
-def _agree(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
+def _check_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
+    """Refuse a folder that holds other files or another fit, and the same fit unless `resume` is set."""
     if not (folder / FIT).exists():
         if folder.is_dir() and any(folder.iterdir()):
             raise BecauseError(f"{folder} is not empty.", need="a new folder.", fix="choose another with -o FOLDER.")
         return
-    known = _read(folder)
-    if other := [name for name in asked if known["asked"].get(name) != asked[name]]:
+    record = _read_fit(folder)
+    if other := [name for name in asked if record["asked"].get(name) != asked[name]]:
         raise BecauseError(
             f"{folder} holds another fit, which differs in {', '.join(other)}.",
             need="the same data, factors, goal, settings and seeds.",
@@ -149,41 +167,44 @@ def _agree(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
         )
     if not resume:
         raise BecauseError(
-            f"{folder} holds this fit already{'' if 'result' in known else ', unfinished'}.",
+            f"{folder} holds this fit already{'' if 'result' in record else ', unfinished'}.",
             need="a new folder.",
-            fix="pass --resume to go on with it, or choose another with -o FOLDER.",
+            fix="pass --resume to continue it, or choose another with -o FOLDER.",
         )
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read_fit(folder: Path) -> dict[str, Any]:
     if not (folder / FIT).is_file():
         raise BecauseError(f"There is no fit in {folder}.", need=f"a folder with {FIT}.", fix="run 'because fit'.")
-    known = read_json(folder / FIT)
-    if not isinstance(known, dict) or not isinstance(known.get("asked"), dict):
+    record = read_json(folder / FIT)
+    if not isinstance(record, dict) or not isinstance(record.get("asked"), dict):
         raise BecauseError(f"{folder / FIT} does not describe a fit.", need="the file as written.", fix="fit again.")
-    return known
+    return record
 
 
-def _for_learning(spec: FactorSpec) -> FactorSpec:
-    """The spec as the method gets it. One code for all actions tells it not to learn how to draw them: where no
-    policy can be planned there is nothing to draw for."""
+def _spec_for_training(spec: FactorSpec) -> FactorSpec:
+    """The spec that the method gets.
+
+    If no policy can be planned, the behaviour policy, from which a planner draws actions, need not be learned: a spec
+    with one code for all actions makes the method skip it.
+    """
     if spec.codes is None and no_policy_reason(spec):
         return replace(spec, codes=((0.0,) * spec.action_size,))
     return spec
 
 
-def _graph(folder: Path, method: Because, data: Transitions, report: Report) -> CausalMask:
-    """Discover once, with p-values and pictures, and leave the mask where training finds it."""
+def _discover(folder: Path, method: Because, data: Transitions, report: Report) -> CausalMask:
+    """Discover the graph once, with p-values and pictures, and cache the mask where training looks for it."""
     config, shared = method.config, folder / "shared"
     written = folder / "graph" / "graph.json"
     if written.exists():
         return CausalMask.from_dict(read_json(written))
-    knobs = {"test": config.test, "threshold": config.threshold, "batches": config.batches}
+    settings = {"test": config.test, "threshold": config.threshold, "batches": config.batches}
 
-    def masks(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         report("graph", done, total, {})
 
-    mask = CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", masks, **knobs))
+    mask = CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", progress, **settings))
     weights = {"weights": mask.weight.astype(np.float32)}
     Run([0], shared=shared).cached("mask", lambda: weights, mask_cache_key(config, data))
     return mask
@@ -191,7 +212,7 @@ def _graph(folder: Path, method: Because, data: Transitions, report: Report) -> 
 
 def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[str, Any]:
     agent = load_model(folder)
-    spec = FactorSpec.from_dict(_read(folder)["asked"]["factors"])
+    spec = FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])
     why = no_policy_reason(spec)
     ends = np.append(data.episode[1:] != data.episode[:-1], True)
     return {
@@ -207,63 +228,3 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[st
         "policy": None if why else str(folder / "run"),
         "why_no_policy": why or None,
     }
-
-
-def _page(folder: Path, mask: CausalMask | None, result: Mapping[str, Any]) -> Path:
-    run = read_run(folder / "run")
-    lines = (folder / "run" / METRICS).read_text().splitlines()
-    tables = {"Overview": [{"": key, " ": value} for key, value in overview(result)]}
-    tables["Held-out accuracy, by factor"] = accuracy_rows(result["accuracy"])
-    if mask is not None:
-        tables["Edges"] = edge_rows(mask)
-    told = json.dumps({"config": run["config"], "provenance": run["provenance"]}, indent=1)
-    graph = None if mask is None else mask.graph
-    title = f"{result['data']}, {len(run['seeds'])} seed{'s' * (len(run['seeds']) > 1)}"
-    return write_page(folder / "report", title, graph, [json.loads(line) for line in lines], [], told, tables)
-
-
-def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What there is to say in a line each."""
-    reached, seen = result["goal_reached"], result["uncertainty"]
-    rows = [("log", f"{result['transitions']} transitions in {result['episodes']} episodes, every tenth held out")]
-    if reached is not None:
-        rows.append(("episodes that end at their goal", f"{reached:.0%}"))
-    rows.append(("uncertainty of held-out steps", f"{seen['held_out']:.2f} (0 to 1)"))
-    rows.append(("... of steps mixed from several", f"{seen['mixed']:.2f}"))
-    policy = f"none: {result['why_no_policy']}" if result["policy"] is None else result["policy"]
-    if reached == 0:
-        policy += " (no logged episode reaches its goal: expect little of it)"
-    return [*rows, ("policy", policy)]
-
-
-def graph_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The causes of each factor; in brackets those that these data cannot test, which are kept to be safe."""
-    doubted = {tuple(edge) for edge in result["untestable"]}
-    return [
-        {"next": target, "causes": ", ".join(f"[{c}]" if (c, target) in doubted else c for c in causes)}
-        for target, causes in (result["graph"] or {}).items()
-    ]
-
-
-def accuracy_rows(accuracy: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    return [
-        {"factor": row["factor"], "type": row["type"], "measure": row["measure"]}
-        | {"held out": "never changes" if row["value"] is None else _short(row["value"])}
-        | {"worst seed": "" if row["value"] is None else _short(min(row["per_seed"]))}
-        | {"if nothing changed": "" if row["unchanged"] is None else _short(row["unchanged"])}
-        for row in accuracy
-    ]
-
-
-def _short(value: float) -> str:
-    return f"{round(value, 3) + 0.0:.3f}"  # never -0.000
-
-
-def edge_rows(mask: CausalMask) -> list[dict[str, str]]:
-    """Of the edges that are kept, or that some batch of the data kept."""
-    return [
-        {"cause": e["from"], "effect": f"next {e['to']}", "verdict": e["status"], "p": f"{e['p']:.2g}"}
-        | {"effect size": f"{e['effect']:.3f}", "weight": f"{e['weight']:.2f}"}
-        for e in mask.rows()
-        if e["weight"] > 0
-    ]

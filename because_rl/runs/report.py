@@ -1,4 +1,4 @@
-"""Put what is known of a run on a page: from its folder, its dataset and, where given, an oracle's figures."""
+"""The page of a run: from its folder, its dataset and, if given, the results of the oracle planner."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from because_rl.factors import FactorSpec
 from because_rl.graph import Graph
 from because_rl.io import read_arrays, read_json
 from because_rl.report.run_page import write_page
-from because_rl.runs.train import METRICS, read_run
+from because_rl.runs.folder import read_metrics, read_run
 from because_rl.statistics import wilson
 
 
 def report_run(folder: Path, output: Path, root: Path | None = None, oracle: Path | None = None) -> dict[str, Any]:
-    """Write the page; returns where it is and the success rates on it."""
+    """Write the page of the run in `folder` to `output`.
+
+    `root`: where its dataset lives. `oracle`: the file that ``because oracle -o FILE`` wrote. Returns the page's path
+    and the rows of its success table (policy, split, success, low95, high95).
+    """
     run = read_run(folder)
     factors = FactorSpec.from_dict(run["factors"])
     data = load(run["dataset"], root, factors)
@@ -27,21 +31,20 @@ def report_run(folder: Path, output: Path, root: Path | None = None, oracle: Pat
         weights = read_arrays(folder / "mask.npz")["weights"]
         kept = [(factors.inputs[i], factors.targets[j]) for i, j in np.argwhere(weights > 0)]
         graph = Graph(factors.inputs, factors.targets, frozenset(kept))
-    lines = (folder / METRICS).read_text().splitlines() if (folder / METRICS).exists() else []
-    low, high = wilson(data.success_rate, data.episodes)
-    rate = data.success_rate
+    rate, shown = data.success_rate, ("split", "success", "low95", "high95")
+    low, high = wilson(rate, data.episodes)
     rows = [{"policy": "behaviour", "split": "I", "success": rate, "low95": float(low), "high95": float(high)}]
     for file in sorted(folder.glob("evaluation-*.json")):
-        found = read_json(file)
-        rows.append({"policy": run["method"]} | {key: found[key] for key in ("split", "success", "low95", "high95")})
+        evaluation = read_json(file)
+        rows.append({"policy": run["method"]} | {key: evaluation[key] for key in shown})
     if oracle is not None:
         rows += [
-            {"policy": "oracle planner"} | {key: row[key] for key in ("split", "success", "low95", "high95")}
+            {"policy": "oracle planner"} | {key: row[key] for key in shown}
             for row in read_json(oracle)["rows"]
             if row["world"] == run["world"]
         ]
     seeds = len(run["seeds"])
     title = f"{run['method']} on {run['dataset']}, {seeds} seed{'s' if seeds > 1 else ''}"
-    told = json.dumps({"config": run["config"], "provenance": run["provenance"]}, indent=1)
-    page = write_page(output, title, graph, [json.loads(line) for line in lines], rows, told)
+    settings = json.dumps({"config": run["config"], "provenance": run["provenance"]}, indent=1)
+    page = write_page(output, title, graph, read_metrics(folder), rows, settings)
     return {"page": str(page), "success": rows}

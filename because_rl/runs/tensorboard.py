@@ -1,9 +1,9 @@
-"""Metrics as TensorBoard reads them, without TensorBoard: a file of events, each a small protocol buffer.
+"""Write metrics as TensorBoard reads them, without TensorBoard: a file of events, each a small protocol buffer.
 
     record = length (8 bytes), masked crc of it (4), event, masked crc of that (4)
     event  = {1: wall time, 2: step, 3: version, 5: summary},  summary = {1: value}*,  value = {1: tag, 2: number}
 
-The checksum is CRC-32C, turned right by 15 bits plus a constant. Tags are stage/metric/seed. The wall time is always
+The checksum is CRC-32C, rotated right by 15 bits plus a constant. Tags are stage/metric/seed. The wall time is always
 0, so that the same run gives the same bytes: look at the curves by step.
 """
 
@@ -23,7 +23,10 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def write_events(folder: Path, history: Mapping[str, Mapping[str, np.ndarray]], seeds: tuple[int, ...]) -> None:
-    """`history`: stage -> metric -> (chunks, seeds), with the steps among the metrics."""
+    """Write the event file of a run into `folder`.
+
+    `history`: stage -> metric -> (chunks, seeds), with the steps among the metrics.
+    """
     events = [_field(1, FIXED64, struct.pack("<d", 0.0)) + _field(3, BYTES, b"brain.Event:2")]
     for stage, metrics in history.items():
         names = sorted(set(metrics) - {"step"})

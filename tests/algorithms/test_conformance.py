@@ -25,6 +25,7 @@ from because_rl.training.run import Run
 from because_rl.training.stage import skeleton, start
 from tests.support import LENGTH, logged, small
 
+pytestmark = pytest.mark.usefixtures("without_optimisation")
 CHUNK = 20
 TINY = {"hidden": 8, "batch": 16, "steps": 2 * CHUNK, "world_steps": 2 * CHUNK, "energy_steps": 2 * CHUNK}
 TINY |= {"behaviour_steps": 2 * CHUNK, "value_steps": 2 * CHUNK, "behaviour_hidden": 8}
@@ -37,14 +38,6 @@ DISTINCT = [name for n, name in enumerate(METHODS) if METHODS[name].method not i
 """One name for each method class: ablations and presets are left out."""
 FALLS = {"mnm": "nll", "icil": "imitation", "td3bc": "critic"}
 """The metric that training lowers, where not every player's loss can fall at once."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_optimisation():
-    """Nearly all of the time goes into compiling programs that run once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def make(name):

@@ -1,47 +1,67 @@
-"""The contract of every command: JSON alone on stdout, words on stderr, exit codes 0 and 2."""
+"""The contract of every command: JSON alone on stdout, words on stderr, exit codes 0, 2 and 130."""
 
 import json
-import re
-from pathlib import Path
+import os
+import signal
+import subprocess
+import sys
+import time
 
-import numpy as np
 import pytest
-from PIL import Image
+import typer
 
-import because_rl
-from tests.support import because
+from because_rl.cli.main import app
+from tests.support import because, because_process
 
-
-def test_tasks_equal_the_papers_table():
-    rows = json.loads(because("tasks", "--json").stdout)
-    assert len(rows) == 18
-    expected = {"lift": (33, 4, 15, 4, 30), "unlock": (110, 8, 4, 3, 15), "crash": (22, 8, 6, 4, 30)}
-    for row in rows:
-        keys = ("state_size", "action_size", "state_factors", "action_factors", "horizon")
-        assert tuple(row[key] for key in keys) == expected[row["task"].split("-")[0]]
-    assert "unlock-O-medium" in because("tasks").stdout
+COMMANDS = typer.main.get_command(app).commands
 
 
-def test_collect_list_check_and_load(tmp_path):
-    said = json.loads(because("collect", "unlock-medium", "--episodes", 30, "--json", root=tmp_path).stdout)
-    assert {"dataset", "episodes", "transitions", "success_rate", "success_ci95", "seconds"} <= set(said)
-    listed = json.loads(because("datasets", "--json", root=tmp_path).stdout)
-    assert [row["dataset"] for row in listed] == [said["dataset"]]
-    assert said["dataset"] in because("datasets", root=tmp_path).stdout
-    checked = json.loads(because("check", said["dataset"], "--json", root=tmp_path).stdout)
-    assert checked["valid"]
-    assert checked["transitions"] == said["transitions"]
-    path = tmp_path / "datasets" / said["dataset"] / "data/main_data.hdf5"
-    path.write_bytes(path.read_bytes()[:5000])
-    refused = because("check", said["dataset"], root=tmp_path, code=2)
+def test_process_prints_json_alone(tmp_path):
+    summary = json.loads(because_process("collect", "unlock-medium", "--episodes", 3, "--json", root=tmp_path).stdout)
+    assert summary["episodes"] == 3
+
+
+def test_process_with_bad_input_ends_with_exit_code_2(tmp_path):
+    refused = because_process("collect", "unlock-superb", root=tmp_path, code=2)
     assert refused.stdout == ""
-    assert "Needed:" in refused.stderr
+    assert refused.stderr.startswith("because: ")
+    assert len(refused.stderr.splitlines()) == 1
+    assert "unlock-superb" in refused.stderr
+
+
+def test_interrupted_process_ends_with_exit_code_130(tmp_path):
+    command = ["collect", "unlock-random", "--episodes", "1000000", "--root", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "because_rl", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not list(tmp_path.rglob("*.npz")):  # until the first chunk of episodes is kept
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert stdout == ""
+    assert "run the same command again" in " ".join(stderr.split())
+    assert "Traceback" not in stderr
+
+
+def test_interrupt_of_any_command_is_exit_code_130(monkeypatch, tmp_path):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    for target, command in (
+        ("because_rl.runs.train.train", ("train", "td3bc", "--data", "x")),
+        ("because_rl.runs.fit.fit", ("fit", "log.hdf5", "-o", tmp_path / "fitted")),
+    ):
+        monkeypatch.setattr(target, interrupt)
+        assert "--resume to continue" in " ".join(because(*command, root=tmp_path, code=130).stderr.split())
+    monkeypatch.setattr("because_rl.runs.evaluate.evaluate_run", interrupt)
+    assert because("evaluate", tmp_path, code=130).stdout == ""
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
-        (("collect", "unlock-superb"), "unlock-superb"),
         (("collect", "crash-medium", "--coverage", "0.2"), "only for unlock"),
         (("collect", "unlock-medium", "--episodes", "0"), "0 episodes"),
         (("collect", "unlock-medium", "--spurious", "3"), "spurious=3"),
@@ -50,74 +70,37 @@ def test_collect_list_check_and_load(tmp_path):
         (("check", "nothing"), "no dataset 'nothing'"),
         (("factors", "pong"), "no world 'pong'"),
         (("graph", "unlock", "-o", "a.gif"), "a.gif"),
+        (("train", "td3bc", "--data", "nothing", "--set", "alpha"), "name=value"),
         (("fly",), "No such command"),
     ],
 )
-def test_bad_input_is_exit_code_2_and_one_paragraph(tmp_path, arguments, says, monkeypatch):
-    monkeypatch.setenv("BECAUSE_HOME", str(tmp_path))
+def test_bad_input_is_exit_code_2_and_one_paragraph(root, arguments, message):
     refused = because(*arguments, code=2)
-    assert says in refused.stderr
+    assert message in refused.stderr
     assert refused.stdout == ""
-    assert list(tmp_path.iterdir()) == []
+    assert list(root.iterdir()) == []
 
 
-def test_unwritable_root_is_named(tmp_path):
+def test_root_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     refused = because("collect", "unlock-medium", root=tmp_path / "file", code=2)
     assert "file" in refused.stderr
 
 
-@pytest.mark.parametrize("command", ["tasks", "collect", "datasets", "check", "show", "factors", "graph", "discover"])
-def test_help_has_an_example(command):
-    assert "Example:" in because(command, "--help").stdout
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(name):
+    assert f"Example: because {name} " in because(name, "--help").stdout
 
 
-def test_show_renders_a_strip(tmp_path):
-    said = json.loads(because("show", "unlock-O-expert", "-o", tmp_path / "a.png", "--json").stdout)
-    assert said["success"] in (True, False)
-    picture = np.asarray(Image.open(tmp_path / "a.png"))
-    assert picture.shape[0] > 300
-    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
+def test_help_has_no_square_brackets():
+    """Typer reads words in square brackets as markup and drops them."""
+    texts = [text for command in COMMANDS.values() for text in (command.help, *(p.help for p in command.params))]
+    assert len(texts) > 100
+    assert not [text for text in texts if text and "[" in text]
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_graph_is_drawn_the_same_twice(tmp_path, suffix):
-    for name in ("a", "b"):
-        said = json.loads(because("graph", "unlock", "-o", tmp_path / f"{name}.{suffix}", "--json").stdout)
-    assert len(said["edges"]) == 13
-    first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a", "b"))
-    assert first == second
-    if suffix == "svg":
-        assert all(name.encode() in first for name in said["inputs"])
-
-
-@pytest.mark.slow
-def test_discover_writes_graph_and_pictures(tmp_path):
-    because("collect", "unlock-medium", root=tmp_path)
-    said = json.loads(
-        because(
-            *("discover", "unlock-medium", "--json", "-o", tmp_path / "g", "--forbid", "door->agent"), root=tmp_path
-        ).stdout
-    )
-    assert said["score"]["f1"] >= 0.92
-    assert {"f1", "precision", "recall", "shd"} <= set(said["score"])
-    assert {"p", "effect", "weight", "status"} <= set(said["edges"][0])
-    forbidden = [e for e in said["edges"] if (e["from"], e["to"]) == ("door", "agent")]
-    assert forbidden[0]["status"] == "forbidden"
-    names = {path.name for path in (tmp_path / "g").iterdir()}
-    assert names == {f"graph.{s}" for s in ("json", "svg", "png", "dot", "graphml")} | {"p-values.svg", "p-values.png"}
-    assert "revision" in json.loads((tmp_path / "g" / "graph.json").read_text())["provenance"]
-
-
-def test_discover_refuses_bad_edges_and_tests(tmp_path):
-    because("collect", "unlock-medium", "--episodes", 20, root=tmp_path)
-    name = "because/unlock-medium-n20-v0"
-    assert "cause->effect" in because("discover", name, "--force", "key", root=tmp_path, code=2).stderr
-    assert "no independence test 'tarot'" in because("discover", name, "--test", "tarot", root=tmp_path, code=2).stderr
-
-
-def test_help_shows_all_that_it_says():
-    """Typer takes words in square brackets for markup and drops them."""
-    sources = [*Path(because_rl.__file__).parent.glob("*.py")]
-    lost = [line for file in sources for line in file.read_text().splitlines() if re.search(r'help=f?"[^"]*\[', line)]
-    assert not lost
+def test_environment_is_restored_after_a_command_in_process(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    before, argv = dict(os.environ), sys.argv
+    because("--help")
+    assert (dict(os.environ), sys.argv) == (before, argv)

@@ -1,4 +1,4 @@
-"""A few computations at once: answers in order, ticks from all, and a failure or a death ends it."""
+"""A few computations at once: results in order, ticks from all, and the first failure ends all."""
 
 import os
 import time
@@ -9,11 +9,11 @@ from because_rl.errors import BecauseError
 from because_rl.runs.processes import cores, run_in_processes
 
 
-def count(first, ticks, wait, tick):
+def count(name, ticks, wait, tick):
     for _ in range(ticks):
         tick()
     time.sleep(wait)
-    return first, cores()
+    return name, cores()
 
 
 def fail(how, file, tick):
@@ -27,18 +27,18 @@ def fail(how, file, tick):
     raise BecauseError("Got nothing.", need="something.", fix="give it.")
 
 
-def test_answers_come_in_order_and_cores_are_shared():
+def test_results_are_in_order_and_cores_are_shared():
     ticks = []
-    found = run_in_processes(count, [("a", 2, 0.5), ("b", 3, 0.0)], lambda: ticks.append(1))
-    assert [answer for answer, _ in found] == ["a", "b"]
+    results = run_in_processes(count, [("a", 2, 0.5), ("b", 3, 0.0)], lambda: ticks.append(1))
+    assert [name for name, _ in results] == ["a", "b"]
     assert len(ticks) == 5
-    assert sum(share for _, share in found) == cores()
+    assert sum(share for _, share in results) == cores()
 
 
-@pytest.mark.parametrize(("how", "said"), [("fail", "Got nothing."), ("die", "exit code 3")])
-def test_the_first_that_fails_or_dies_ends_all(how, said, tmp_path):
+@pytest.mark.parametrize(("how", "message"), [("fail", "Got nothing."), ("die", "exit code 3")])
+def test_first_failure_or_death_ends_all(how, message, tmp_path):
     file = tmp_path / "pid"
-    with pytest.raises(BecauseError, match=said):
+    with pytest.raises(BecauseError, match=message):
         run_in_processes(fail, [("wait", file), (how, file)], lambda: None)
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)

@@ -1,4 +1,4 @@
-"""The file of events, read back by the rules of its format."""
+"""The event file, read back by the rules of its format."""
 
 import struct
 
@@ -17,9 +17,9 @@ def records(data):
     while data:
         (length,) = struct.unpack("<Q", data[:8])
         body = data[12 : 12 + length]
-        for part, told in ((data[:8], data[8:12]), (body, data[12 + length : 16 + length])):
+        for part, checksum in ((data[:8], data[8:12]), (body, data[12 + length : 16 + length])):
             crc = crc32c(part)
-            assert struct.unpack("<I", told)[0] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+            assert struct.unpack("<I", checksum)[0] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
         yield body
         data = data[16 + length :]
 
@@ -47,19 +47,19 @@ def fields(data):
         data = data[size:]
 
 
-def test_events_come_back(tmp_path):
+def test_events_read_back(tmp_path):
     write_events(tmp_path, HISTORY, (0, 7))
     first, *events = [list(fields(body)) for body in records((tmp_path / FILE).read_bytes())]
     assert dict(first)[3] == b"brain.Event:2"
-    found = {}
+    values = {}
     for event in events:
         step = dict(event)[2]
         for number, value in fields(dict(event)[5]):
             assert number == 1
             inner = dict(fields(value))
-            found[inner[1].decode(), step] = struct.unpack("<f", inner[2])[0]
-    assert found.pop(("world/loss/seed 7", 1000)) != 0  # not a number, and kept as such
-    assert found == {
+            values[inner[1].decode(), step] = struct.unpack("<f", inner[2])[0]
+    assert np.isnan(values.pop(("world/loss/seed 7", 1000)))
+    assert values == {
         ("world/loss/seed 0", 500): 3.0,
         ("world/loss/seed 7", 500): 2.5,
         ("world/loss/seed 0", 1000): 1.0,

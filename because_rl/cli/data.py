@@ -1,0 +1,169 @@
+"""The commands for tasks and datasets: list, collect, check and draw them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from because_rl.cli.console import RERUN, Json, Output, Root, emit, interruptible, make_table, progress_bar
+from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
+
+
+def tasks(as_json: Json = False) -> None:
+    """List the 18 tasks: three worlds, splits I and O, three behaviours."""
+    rows = []
+    for task in TASKS:
+        world = world_class(task.world)
+        factors = world.make_factors(1)
+        rows.append(
+            {
+                "task": task.name,
+                "dataset": task.dataset,
+                "simulator": WORLDS[task.world].simulator,
+                "horizon": world.horizon,
+                "state_size": factors.state_size,
+                "action_size": factors.action_size,
+                "state_factors": len(factors.state),
+                "action_factors": len(factors.action),
+                "goal_size": factors.goal_size,
+                "episodes": WORLDS[task.world].episodes,
+                "paper_success": WORLDS[task.world].paper_success[task.behaviour],
+            }
+        )
+    shown = [
+        {
+            "task": row["task"],
+            "simulator": row["simulator"],
+            "steps": row["horizon"],
+            "state": f"{row['state_size']} in {row['state_factors']}",
+            "action": f"{row['action_size']} in {row['action_factors']}",
+            "episodes": row["episodes"],
+            "behaviour": f"{row['paper_success']:.2f}",
+        }
+        for row in rows
+    ]
+    title = "18 tasks (columns in factors; logged episodes; success of the behaviour in the paper)"
+    emit(rows, as_json, make_table(title, shown, ("steps", "state", "action", "episodes", "behaviour")))
+
+
+def collect(
+    name: Annotated[str, typer.Argument(help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine.")],
+    episodes: Annotated[int | None, typer.Option(help="Episodes (paper: 200 for unlock, else 1000).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of scenes and behaviour; the same seed gives the same bytes.")] = 0,
+    spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
+    coverage: Annotated[
+        float | None, typer.Option(help="Unlock only: share q of episodes that try the door without the key.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes (all cores).")] = None,
+    simulator: Annotated[bool, typer.Option("--simulator", help="Step the unmodified simulators (slow).")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Collect again what is already there.")] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Collect an offline dataset (Minari) with a behaviour policy. Continues where it was interrupted."""
+    from because_rl.datasets.collect import collect as run
+    from because_rl.datasets.recipe import Recipe, all_recipes
+
+    options = {"seed": seed, "spurious": spurious, "coverage": coverage}
+    recipes = all_recipes(episodes=episodes, **options) if name == "all" else [Recipe.parse(name, episodes, **options)]
+    summaries = []
+    with interruptible(RERUN):
+        for recipe in recipes:
+            with progress_bar(recipe.id, "episodes") as report:
+                summaries.append(run(recipe, root, workers=workers, simulator=simulator, force=force, progress=report))
+    emit(summaries if name == "all" else summaries[0], as_json, _dataset_table("Collected", summaries))
+
+
+def _dataset_table(title: str, summaries: list[dict[str, Any]]) -> Table:
+    """One row per summary of `collect` or of `datasets`."""
+    rows = []
+    for s in summaries:
+        low, high = s["success_ci95"] or (None, None)
+        rows.append(
+            {
+                "dataset": s["dataset"],
+                "episodes": s["episodes"],
+                "transitions": s["transitions"],
+                "success": "-" if low is None else f"{s['success_rate']:.3f} [{low:.3f}, {high:.3f}]",
+                "MB": s["megabytes"],
+                **({"seconds": s["seconds"]} if "seconds" in s else {}),
+            }
+        )
+    return make_table(title, rows, ("episodes", "transitions", "MB", "seconds"))
+
+
+def datasets(root: Root = None, output: Output = None, as_json: Json = False) -> None:
+    """List the local datasets."""
+    from because_rl.datasets.collect import summary
+    from because_rl.datasets.paths import home_folder, list_datasets
+
+    summaries = [summary(dataset_id, root) for dataset_id in list_datasets(root)]
+    if output is not None:
+        from because_rl.io import write_json
+        from because_rl.provenance import provenance
+
+        rows = [{key: value for key, value in row.items() if key != "path"} for row in summaries]
+        write_json(output, {"rows": rows, "provenance": provenance()})
+    emit(summaries, as_json, _dataset_table(f"Datasets in {home_folder(root)}", summaries))
+
+
+def check(
+    dataset: Annotated[str, typer.Argument(help="A dataset id, or the path of any Minari dataset.")],
+    factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Validate a dataset: every value, every episode end, every checksum."""
+    from because_rl.datasets.load import load
+
+    data = load(dataset, root, factors)
+    result = {
+        "dataset": data.name,
+        "valid": True,
+        "episodes": data.episodes,
+        "transitions": len(data),
+        "success_rate": data.success_rate,
+        "state_factors": len(data.factors.state),
+        "action_factors": len(data.factors.action),
+    }
+    emit(result, as_json, make_table("Valid", [result]))
+
+
+def show(
+    task: Annotated[str, typer.Argument(help="A task, as 'because tasks' lists them.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.")] = Path("scene.png"),
+    seed: Annotated[int, typer.Option(help="Which scene.")] = 0,
+    spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
+    frames: Annotated[int, typer.Option(help="Frames in the strip.")] = 6,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Render a strip of one episode of the expert on the real simulator."""
+    from because_rl.datasets.render import render_episode, save_png, tile_frames
+
+    parsed = Task.parse(task)
+    with progress_bar(f"Filming {parsed.name}", "episode") as report:
+        report(0, 1)
+        pictures, success = render_episode(parsed, seed, spurious)
+        save_png(tile_frames(pictures, frames), output)
+        report(1, 1)
+    result = {"task": parsed.name, "seed": seed, "steps": len(pictures) - 1, "success": success, "picture": str(output)}
+    emit(result, as_json, make_table("Rendered", [result]))
+
+
+def graph(
+    world: Annotated[str, typer.Argument(help="lift, unlock or crash")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The SVG or PNG to write.")] = Path("graph.svg"),
+    spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Draw the true causal graph of a world."""
+    from because_rl.report.graph_figure import draw_graph, save
+
+    truth = world_class(world).make_true_graph(spurious)
+    save(draw_graph(truth, world.capitalize()), output)
+    rows = [{"next": target, "causes": ", ".join(truth.parents(target))} for target in truth.targets]
+    emit(truth.to_dict(), as_json, make_table(f"True graph of {world}, drawn in {output}", rows))

@@ -1,0 +1,73 @@
+"""The results of a fit as tables, on the terminal and on its page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from because_rl.discovery.mask import CausalMask
+from because_rl.report.run_page import write_page
+from because_rl.runs.folder import read_metrics, read_run
+
+
+def write_fit_page(folder: Path, mask: CausalMask | None, result: Mapping[str, Any]) -> Path:
+    """Write ``report/index.html`` in the folder of a fit; returns its path."""
+    run = read_run(folder / "run")
+    tables = {"Overview": [{"": name, " ": value} for name, value in overview(result)]}
+    tables["Held-out accuracy, by factor"] = accuracy_rows(result["accuracy"])
+    if mask is not None:
+        tables["Edges"] = edge_rows(mask)
+    settings = json.dumps({"config": run["config"], "provenance": run["provenance"]}, indent=1)
+    graph = None if mask is None else mask.graph
+    title = f"{result['data']}, {len(run['seeds'])} seed{'s' * (len(run['seeds']) > 1)}"
+    return write_page(folder / "report", title, graph, read_metrics(folder / "run"), [], settings, tables)
+
+
+def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(quantity, its value in words) for the log, the uncertainty of the model and the policy."""
+    reached, uncertainty = result["goal_reached"], result["uncertainty"]
+    rows = [("log", f"{result['transitions']} transitions in {result['episodes']} episodes, every tenth held out")]
+    if reached is not None:
+        rows.append(("episodes that end at their goal", f"{reached:.0%}"))
+    rows.append(("uncertainty of held-out steps", f"{uncertainty['held_out']:.2f} (0 to 1)"))
+    rows.append(("... of steps mixed from several", f"{uncertainty['mixed']:.2f}"))
+    policy = f"none: {result['why_no_policy']}" if result["policy"] is None else result["policy"]
+    if reached == 0:
+        policy += " (no logged episode reaches its goal: expect little of it)"
+    return [*rows, ("policy", policy)]
+
+
+def graph_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The causes of each factor; in brackets those that these data cannot test, which are kept to be safe."""
+    untestable = {tuple(edge) for edge in result["untestable"]}
+    return [
+        {"next": target, "causes": ", ".join(f"[{c}]" if (c, target) in untestable else c for c in causes)}
+        for target, causes in (result["graph"] or {}).items()
+    ]
+
+
+def accuracy_rows(accuracy: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The rows of `held_out_accuracy` in words, one per state factor."""
+    return [
+        {"factor": row["factor"], "type": row["type"], "measure": row["measure"]}
+        | {"held out": "never changes" if row["value"] is None else _short(row["value"])}
+        | {"worst seed": "" if row["value"] is None else _short(min(row["per_seed"]))}
+        | {"if nothing changed": "" if row["unchanged"] is None else _short(row["unchanged"])}
+        for row in accuracy
+    ]
+
+
+def edge_rows(mask: CausalMask) -> list[dict[str, str]]:
+    """One row for each edge that is kept, by all the data or by a batch of them."""
+    return [
+        {"cause": e["from"], "effect": f"next {e['to']}", "verdict": e["status"], "p": f"{e['p']:.2g}"}
+        | {"effect size": f"{e['effect']:.3f}", "weight": f"{e['weight']:.2f}"}
+        for e in mask.rows()
+        if e["weight"] > 0
+    ]
+
+
+def _short(value: float) -> str:
+    return f"{round(value, 3) + 0.0:.3f}"  # never -0.000

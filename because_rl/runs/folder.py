@@ -1,0 +1,175 @@
+"""The files of a run folder, and the rule that a folder holds one run for good.
+
+    run.json             what was trained on what; `finished` lists the files once training is complete
+    <stage>.npz          the state of each stage of training, with a checksum
+    metrics.jsonl        one line per stage and chunk
+    round-<k>/           the stages as they were after round k, for training in several rounds (the last is outside)
+    evaluation-<split>.json   written by `evaluate_run`
+
+Other settings, data or seeds are refused; the same ones continue the run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from because_rl.errors import BecauseError
+from because_rl.io import read_json, sha256, write_json, write_text
+from because_rl.provenance import provenance
+from because_rl.training.run import HISTORY
+
+RUN = "run.json"
+METRICS = "metrics.jsonl"
+FORMAT = 3
+IDENTITY = ("format", "method", "config", "dataset", "data_sha256", "factors", "horizon", "seeds", "chunk", "rounds")
+"""The fields of run.json that identify a run: if one of them differs it is another run."""
+DESCRIPTION = (*IDENTITY, "world", "spurious")
+"""The fields that the checksum of run.json covers."""
+
+
+def open_run(folder: Path, description: Mapping[str, Any], resume: bool) -> dict[str, Any]:
+    """The record in `folder` of the run with this description; a new one is written if the folder holds no run.
+
+    Another run in the folder is refused, and the same one unless `resume` is set.
+    """
+    wanted: dict[str, Any] = json.loads(json.dumps(description))  # as it is read back: tuples become lists
+    if not (folder / RUN).exists():
+        if folder.is_dir() and any(folder.glob("*.npz")):
+            raise BecauseError(
+                f"{folder} holds stages of an unknown run.",
+                need="an empty folder.",
+                fix="choose another with -o FOLDER.",
+            )
+        record = wanted | {"finished": None, "seconds": 0.0, "sha256": _sha256(wanted), "provenance": provenance()}
+        write_json(folder / RUN, record)
+        return record
+    record = read_run(folder)
+    if differences := [text for key in sorted(IDENTITY) for text in _differences(record[key], wanted[key], key)]:
+        raise BecauseError(
+            f"{folder} holds another run: {'; '.join(differences[:5])}.",
+            need="the same method, settings, data and seeds.",
+            fix="choose another folder with -o FOLDER, or remove this one.",
+        )
+    if not resume:
+        raise BecauseError(
+            f"{folder} holds this run already{'' if record['finished'] else ', unfinished'}.",
+            need="a new folder.",
+            fix="pass --resume to continue it, or choose another with -o FOLDER.",
+        )
+    return record
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The contents of run.json, checked."""
+    path = Path(folder) / RUN
+    if not path.is_file():
+        raise BecauseError(
+            f"There is no run in {folder}.", need=f"a folder with {RUN}.", fix="make one with 'because train'."
+        )
+    record = read_json(path)
+    if not isinstance(record, dict) or {*DESCRIPTION, "finished", "sha256"} - set(record) or record["format"] != FORMAT:
+        raise BecauseError(
+            f"{path} does not describe a run of this version.",
+            need=f"format {FORMAT}.",
+            fix="train again into a new folder.",
+        )
+    files = [] if record["finished"] is None else record["finished"]
+    seconds = record.setdefault("seconds", 0.0)  # older runs do not have it
+    wrong = not isinstance(files, list) or not all(isinstance(file, str) for file in files)
+    if record["sha256"] != _sha256(record) or wrong or not isinstance(seconds, int | float):
+        raise BecauseError(
+            f"{path} is not what was written.", need="the file as it was.", fix="restore it, or train again."
+        )
+    return record
+
+
+def finished_run(folder: Path) -> dict[str, Any]:
+    """The contents of run.json, checked, of a run that is finished and whose files are all there."""
+    record = read_run(folder)
+    if not record["finished"]:
+        raise BecauseError(
+            f"The run in {folder} is not finished.",
+            need="a finished run.",
+            fix="finish it with 'because train --resume'.",
+        )
+    if missing := [name for name in record["finished"] if not (Path(folder) / name).is_file()]:
+        raise BecauseError(
+            f"The run in {folder} lacks {', '.join(missing)}.",
+            need="all files of the run.",
+            fix="restore them, or train again.",
+        )
+    return record
+
+
+def _sha256(record: Mapping[str, Any]) -> str:
+    """Guards the description: changed settings would continue training from these weights, or read them wrongly."""
+    return sha256(json.dumps({name: record[name] for name in DESCRIPTION}, sort_keys=True).encode())
+
+
+def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now}):
+            yield from _differences(before.get(key), now.get(key), f"{path}.{key}")
+    elif before != now:
+        yield f"{path} is {_brief(before)} there and {_brief(now)} now"
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+# Rounds ------------------------------------------------------------------------------------------------
+
+
+def round_folder(folder: Path, number: int, rounds: int) -> Path:
+    """Where the stages are as they were after round `number` of `rounds`: the last round is the run itself."""
+    return folder if number == rounds else folder / f"round-{number}"
+
+
+def keep_round(folder: Path, number: int) -> None:
+    """Copy the stages to ``round-<number>``, in one step: a killed process leaves all of it or nothing."""
+    kept = folder / f"round-{number}"
+    shutil.rmtree(partial := kept.with_name(f".{kept.name}"), ignore_errors=True)
+    partial.mkdir()
+    for file in folder.glob("*.npz"):
+        shutil.copyfile(file, partial / file.name)
+    partial.rename(kept)
+
+
+# Metrics -----------------------------------------------------------------------------------------------
+
+
+def write_metrics(folder: Path, history: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """One line per stage and chunk, each metric a list of one number per seed (null where it is not finite).
+
+    `history`: stage -> metric -> (chunks, seeds), with the steps among the metrics.
+    """
+    lines = []
+    for stage, metrics in history.items():
+        for chunk, step in enumerate(metrics["step"][:, 0] if metrics else ()):  # a stage of no steps has no metrics
+            values = {name: _numbers(values[chunk]) for name, values in metrics.items() if name != "step"}
+            lines.append(json.dumps({"stage": stage, "step": int(step)} | values, allow_nan=False))
+    write_text(folder / METRICS, "".join(line + "\n" for line in lines))
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines that `write_metrics` wrote; none if there is no such file."""
+    path = Path(folder) / METRICS
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def read_history(file: Path) -> dict[str, np.ndarray]:
+    """The metrics in the ``.npz`` of a stage, metric -> (chunks, seeds), without reading its other arrays."""
+    with np.load(file, allow_pickle=False) as arrays:
+        return {name.removeprefix(HISTORY): arrays[name] for name in arrays.files if name.startswith(HISTORY)}
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
