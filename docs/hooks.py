@@ -80,7 +80,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def repository_path(link: str, page: str) -> str | None:
-    """The path in the repository of what a page of docs/ links to; None: it stays in docs/, or leaves the repository."""
+    """The path in the repository of what a page of docs/ links to; None: inside docs/, or outside the repository."""
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
     return None if path.startswith(("docs/", "../")) else path
 
