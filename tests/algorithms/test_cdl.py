@@ -64,6 +64,7 @@ def test_a_learned_mask_recovers_a_known_graph():
 
 def test_information_is_a_difference_of_log_likelihoods():
     data = small("crash", episodes=4)
+    data.next_state[:, :5] += 0.1 * stream(0, "changes").normal(size=(len(data), 5))  # changes with a spread
     layout, stats = layout_and_statistics(data)
     model = untrained(lambda key: ParentsModel(layout, CDLConfig(hidden=8, features=8), stats, key))
     batch = data.batch(data.step >= 0)

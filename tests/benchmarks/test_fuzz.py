@@ -187,7 +187,7 @@ def test_an_episode_that_is_no_group_is_refused(base, tmp_path):
     with h5py.File(path, "r+") as file:
         del file["episode_3"]
         file["episode_3"] = np.zeros(3)
-    with pytest.raises(BecauseError, match="'episode_3' is no group"):
+    with pytest.raises(BecauseError, match="'episode_3' is not a group"):
         read_log(path)
 
 

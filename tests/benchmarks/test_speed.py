@@ -238,7 +238,7 @@ def test_the_run_command_times_train_and_evaluate(root, tmp_path, monkeypatch):
     time_experiment(root, tmp_path / "cost.json")
     train, evaluate = parsed["train"], parsed["evaluate"]
     assert (train["method"], train["data"], train["seeds"]) == ("td3bc", "unlock-random-n10", 1)
-    assert train["settings"] == ["hidden=8", "batch=16", "steps=4"]
+    assert list(train["settings"]) == ["hidden=8", "batch=16", "steps=4"]
     assert (evaluate["run"], evaluate["split"], evaluate["episodes"]) == (train["output"], "IO", 2)
     assert train["root"] == evaluate["root"] == root
     assert len(set(caches)) == 1

@@ -116,7 +116,7 @@ def test_accelerated_engine_gives_the_same(monkeypatch, short):
         np.testing.assert_allclose(result[1], expected[1], atol=1e-6)
     assert np.abs(within[0][1] - fits[0][1]).max() > 1e-3
     reduced = [problems[1]._replace(keep=np.array(keep)) for keep in ([0.0, 1.0, 1.0], [1.0, 0.0, 1.0])]
-    args = reduced, fits[1][0], np.zeros_like(x)
+    args = reduced, fits[1][0], -x
     np.testing.assert_allclose(fast.predict_substituted(*args), plain.predict_substituted(*args), atol=1e-6)
     np.testing.assert_allclose(fast.errors(reduced, kernels[1]), plain.errors(reduced, kernels[1]), atol=1e-6)
     np.testing.assert_allclose(fast.predict(fits[1][0], -x), plain.predict(fits[1][0], -x), atol=1e-6)

@@ -17,6 +17,7 @@ def compile_cache(monkeypatch):
     limits = [f"jax_persistent_cache_min_{what}" for what in ("compile_time_secs", "entry_size_bytes")]
     before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", *limits)}
     jax.config.update("jax_disable_most_optimizations", True)
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")  # for workers
     monkeypatch.setattr(jax, "clear_caches", lambda: None)
     yield Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     for name, value in (before | {"jax_disable_most_optimizations": False}).items():

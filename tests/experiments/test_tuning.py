@@ -191,7 +191,7 @@ def rows(*rates):
     ]
 
 
-def test_the_winner_has_the_highest_mean_and_a_tie_goes_to_the_preset():
+def test_the_highest_mean_wins_and_a_tie_goes_to_the_preset():
     winner = find_winner(rows([0.5, 0.6, 0.7], [0.1, 0.2, 0.3], [0.7, 0.8, 0.6], [0.5, 0.5, 0.5]))
     assert (winner["winner"], winner["settings"], winner["trials"]) == (2, {"alpha": 2}, 4)
     assert winner["lead"] == pytest.approx(0.1)

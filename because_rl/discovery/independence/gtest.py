@@ -42,6 +42,8 @@ def joint_codes(*codes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PairResult:
+    """The test of one input against one target within strata."""
+
     p: float
     z: float
     """(G - its mean under permutation) / its standard deviation under permutation"""

@@ -13,6 +13,8 @@ from because_rl.graph import Graph
 
 
 class Oracle(IndependenceTest):
+    """Reads the edges of `graph`."""
+
     name = "oracle"
     least_n = 0
 
