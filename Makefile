@@ -1,5 +1,8 @@
-# make demo: set everything up and do the main job.   make test: set everything up and run all tests.
-PYTHON ?= python3.11
+# make demo: set everything up and do the main job.   make test: set everything up, lint and run the tests.
+# make test-fast: two minutes.   make test-all: also the long versions.   make coverage: lines that the tests reach.
+SUITABLE := import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+            $$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
@@ -8,12 +11,12 @@ export MUJOCO_GL ?= egl
 # Worlds and learners are small: threads inside BLAS only get in each other's way.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo browser test test-fast lint bench docs clean
+.PHONY: setup demo browser test test-fast test-all coverage lint bench docs clean
 
 setup: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "Needs $(PYTHON) with venv and pip: on Debian, apt-get install python3.11 python3.11-venv"; exit 2; }
+	@[ -n "$(PYTHON)" ] || { echo "Needs Python 3.11, 3.12 or 3.13 with venv and pip: on Debian, apt-get install python3 python3-venv"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -46,7 +49,13 @@ test: lint browser
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: setup
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not long"
+
+test-all: lint browser
+	$(BIN)/pytest -n 2 --dist worksteal -m ""
+
+coverage: setup browser
+	$(BIN)/pytest -n 2 --dist worksteal --cov=because_rl --cov-report=term:skip-covered
 
 bench: setup
 	$(BIN)/python -m benchmarks worlds -o results/worlds/speed.json

@@ -1,4 +1,4 @@
-"""The one error a user of this package should ever see."""
+"""The one error that this package raises for what a user gave it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BecauseError(Exception):
         super().__init__(f"{got} Needed: {need} Fix: {fix}")
 
     def __reduce__(self):
-        # Exceptions cross process boundaries while collecting; rebuild with the keywords.
+        # Pickled when it is raised in a worker process; the default would call __init__ without the keywords.
         return (_rebuild, (type(self), self.got, self.need, self.fix))
 
 

@@ -1,7 +1,7 @@
-"""Factors: the named variables that everything causal in this package speaks of.
+"""Factors: the named variables of the state, the action and the goal, between which causal graphs are drawn.
 
-A factor owns a slice of columns of the state, the action or the goal vector. Factors of one *kind*
-mean the same sort of thing (agent, key and door are all sets of cells) and share an encoder.
+A factor owns a slice of columns of the state, the action or the goal vector. Factors of one *kind* mean the same sort
+of thing (agent, key and door are all sets of cells) and share an encoder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ _FIX = "see docs/factors.md for a complete example of a factor file."
 
 @dataclass(frozen=True)
 class Factor:
-    """One variable.
+    """One variable: columns `start` to `stop` (excluded) of its vector.
 
     - ``categorical``: one column per level, exactly one of them 1 (none of them when ``optional``
       and the thing is absent, like a key that has been picked up).
     - ``binary``: each column is 0 or 1, independently (a set).
     - ``continuous``: real numbers.
+
+    `kind` defaults to the factor's own name: an encoder that it shares with no other factor.
     """
 
     name: str
@@ -64,7 +66,7 @@ class Factor:
         if not isinstance(self.kind, str) or not isinstance(self.optional, bool):
             raise BecauseError(
                 f"Factor {self.name!r} has kind {self.kind!r} and optional {self.optional!r}.",
-                need="a name, and true or false.",
+                need="text for 'kind' and true or false for 'optional'.",
                 fix=_FIX,
             )
         if self.optional and self.type != "categorical":
@@ -78,13 +80,16 @@ class Factor:
 
     @property
     def width(self) -> int:
+        """Number of columns."""
         return self.stop - self.start
 
     @property
     def slice(self) -> slice:
+        """Its columns, as an index into the last axis of its vector."""
         return slice(self.start, self.stop)
 
     def to_dict(self) -> dict[str, Any]:
+        """The entry of a factor file; `kind` and `optional` only where they are not the default."""
         out: dict[str, Any] = {"name": self.name, "columns": [self.start, self.stop], "type": self.type}
         if self.kind != self.name:
             out["kind"] = self.kind
@@ -93,7 +98,7 @@ class Factor:
         return out
 
     def invalid(self, values: np.ndarray) -> np.ndarray:
-        """Rows of `values` (n, width) that this factor's type does not allow."""
+        """(n,) bool: the rows of `values` (n, width) that this factor's type does not allow."""
         bad = ~np.isfinite(values).all(-1)
         if self.type != "continuous":
             bad |= ~np.isin(values, (0.0, 1.0)).all(-1)
@@ -105,9 +110,12 @@ class Factor:
 
 @dataclass(frozen=True)
 class GoalFactor(Factor):
-    """A wanted value of the state factor `of`: reached when state `relation` goal, column by column."""
+    """A wanted value of the state factor named `factor`: reached when state `relation` goal, column by column.
 
-    of: str = ""
+    Factor files and `to_dict` write `factor` under the key "of".
+    """
+
+    factor: str = ""
     relation: Relation = "equal"
     tolerance: float = 1e-6
 
@@ -124,14 +132,14 @@ class GoalFactor(Factor):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"of": self.of, "relation": self.relation, "tolerance": self.tolerance}
+        return super().to_dict() | {"of": self.factor, "relation": self.relation, "tolerance": self.tolerance}
 
 
 @dataclass(frozen=True)
 class FactorSpec:
     """The factors of state, action and goal of one dataset or environment.
 
-    `codes` is for discrete actions: row a holds the action columns that models see for action a.
+    `codes` is for discrete actions: row a holds the action columns that models take for action a.
 
     >>> spec = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
     >>> spec.inputs, spec.targets, spec.state_size
@@ -159,17 +167,17 @@ class FactorSpec:
                     )
                 column = factor.stop
         names = [f.name for f in (*self.state, *self.action)]
-        if twice := sorted({n for n in names if names.count(n) > 1}):
+        if duplicates := sorted({n for n in names if names.count(n) > 1}):
             raise BecauseError(
-                f"Factor name {twice[0]!r} is used twice.",
+                f"Factor name {duplicates[0]!r} is used twice.",
                 need="names unique over state and action.",
                 fix="rename one.",
             )
         for goal in self.goal:
-            target = next((f for f in self.state if f.name == goal.of), None)
+            target = next((f for f in self.state if f.name == goal.factor), None)
             if target is None or target.width != goal.width:
                 raise BecauseError(
-                    f"Goal {goal.name!r} is about {goal.of!r} with {goal.width} columns.",
+                    f"Goal {goal.name!r} is about {goal.factor!r} with {goal.width} columns.",
                     need="'of' naming a state factor with as many columns.",
                     fix=_FIX,
                 )
@@ -209,16 +217,24 @@ class FactorSpec:
         raise KeyError(name)
 
     def encode_action(self, action: Any) -> np.ndarray:
-        """The action columns that models see, for one action or a batch of them."""
+        """The action columns that models take, (..., action columns) float64.
+
+        `action`: one action or a batch. Where there are `codes`, integers (...); otherwise columns already, which are
+        returned as float64.
+        """
         if self.codes is None:
             return np.asarray(action, np.float64)
         return np.asarray(self.codes, np.float64)[np.asarray(action, np.int64)]
 
     def reached(self, state: Any, goal: Any) -> Any:
-        """Whether each state satisfies its goal (NumPy or JAX arrays, any leading shape)."""
+        """Whether each state satisfies all goal factors.
+
+        `state` (..., state columns) and `goal` (..., goal columns), NumPy or JAX arrays of any leading shape; returns
+        booleans (...), or True where there is no goal factor.
+        """
         done: Any = True
         for factor in self.goal:
-            have, want = state[..., self[factor.of].slice], goal[..., factor.slice]
+            have, want = state[..., self[factor.factor].slice], goal[..., factor.slice]
             if factor.relation == "equal":
                 hit = abs(have - want) <= factor.tolerance
             elif factor.relation == "at_least":
@@ -229,6 +245,7 @@ class FactorSpec:
         return done
 
     def to_dict(self) -> dict[str, Any]:
+        """The content of a factor file, which `from_dict` reads back."""
         out: dict[str, Any] = {
             "state": [f.to_dict() for f in self.state],
             "action": [f.to_dict() for f in self.action],
@@ -240,12 +257,13 @@ class FactorSpec:
 
     @classmethod
     def from_dict(cls, value: Any) -> FactorSpec:
+        """From the content of a factor file: 'state', 'action' and optionally 'goal' and 'codes'."""
         known = {"state", "action", "goal", "codes"}
         if not isinstance(value, Mapping) or not {"state", "action"} <= set(value) <= known:
             got = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
             raise BecauseError(
                 f"A factor spec has the entries {got}.",
-                need="'state' and 'action' (and if you like 'goal', 'codes').",
+                need="'state' and 'action' (and optionally 'goal' and 'codes').",
                 fix=_FIX,
             )
         codes = value.get("codes")
@@ -253,7 +271,7 @@ class FactorSpec:
             if not (isinstance(part, list | tuple) or (part is None and name in ("goal", "codes"))):
                 raise BecauseError(f"{name!r} is {part!r}.", need="a list.", fix=_FIX)
         if not all(isinstance(row, list | tuple) for row in codes or ()):
-            raise BecauseError("'codes' has rows that are no lists.", need="numbers in rows.", fix=_FIX)
+            raise BecauseError("'codes' has rows that are not lists.", need="lists of numbers.", fix=_FIX)
         return cls(
             tuple(_parse(entry, Factor) for entry in value["state"]),
             tuple(_parse(entry, Factor) for entry in value["action"]),
@@ -272,7 +290,7 @@ class FactorSpec:
         return cls.from_dict(read_yaml(path))
 
     def rows(self) -> list[dict[str, str]]:
-        """One row per factor, for printing."""
+        """One row per factor, for printing: group, factor, columns, width, type, kind."""
         return [
             {
                 "group": group,
@@ -294,9 +312,10 @@ class FactorSpec:
 
 
 def pack(*entries: tuple) -> tuple[Factor, ...]:
-    """Lay factors side by side: ``pack(("agent", 36, "categorical", "cells"), ...)``.
+    """Factors in adjacent columns from 0 on; each entry is (name, width, type[, kind[, optional]]).
 
-    Each entry is (name, width, type[, kind[, optional]]).
+    >>> [(f.name, f.start, f.stop) for f in pack(("agent", 36, "categorical", "cells"), ("on", 1, "binary"))]
+    [('agent', 0, 36), ('on', 36, 37)]
     """
     factors, column = [], 0
     for name, width, *rest in entries:
@@ -306,7 +325,7 @@ def pack(*entries: tuple) -> tuple[Factor, ...]:
 
 
 def _number(value: Any, what: str) -> float:
-    """A finite number; YAML reads 1e-06 as text."""
+    """`value` as a finite number. Text is converted too, since YAML reads 1e-06 as text."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -317,6 +336,7 @@ def _number(value: Any, what: str) -> float:
 
 
 def _parse(entry: Any, cls: type) -> Any:
+    """The `Factor` or `GoalFactor` (`cls`) of one entry of a factor file."""
     allowed = {"name", "columns", "type", "kind", "optional"} | (
         {"of", "relation", "tolerance"} if cls is GoalFactor else set()
     )
@@ -335,5 +355,5 @@ def _parse(entry: Any, cls: type) -> Any:
             need="one column number, or [start, stop] with stop excluded.",
             fix=_FIX,
         )
-    rest = {key: entry[key] for key in entry if key != "columns"}
+    rest = {("factor" if key == "of" else key): entry[key] for key in entry if key != "columns"}
     return cls(start=columns[0], stop=columns[1], **rest)

@@ -14,7 +14,9 @@ Edge = tuple[str, str]
 
 @dataclass(frozen=True)
 class Graph:
-    """Who drives whom. `rare` marks true edges that act in only about 1 of 1,000 transitions.
+    """Edges (source, target) from `inputs` (state and action factors at t) to `targets` (state factors at t+1).
+
+    `rare` marks true edges that act in only about 1 of 1,000 transitions.
 
     >>> g = Graph.from_parents(("a", "b", "act"), {"a": ("a", "act"), "b": ("b",)})
     >>> g.matrix.astype(int).tolist()
@@ -46,6 +48,7 @@ class Graph:
         parents: Mapping[str, Iterable[str]],
         rare: Iterable[Edge] = (),
     ) -> Graph:
+        """From target -> its causes; the keys of `parents` are the targets, in this order."""
         edges = frozenset((source, target) for target, sources in parents.items() for source in sources)
         return cls(tuple(inputs), tuple(parents), edges, frozenset(rare))
 
@@ -55,12 +58,15 @@ class Graph:
         return np.array([[(i, j) in self.edges for j in self.targets] for i in self.inputs], bool)
 
     def parents(self, target: str) -> tuple[str, ...]:
+        """The causes of a target, in the order of `inputs`."""
         return tuple(i for i in self.inputs if (i, target) in self.edges)
 
     def children(self, source: str) -> tuple[str, ...]:
+        """The effects of an input, in the order of `targets`."""
         return tuple(j for j in self.targets if (source, j) in self.edges)
 
     def to_dict(self) -> dict:
+        """As JSON, which `from_dict` reads back; edges are sorted."""
         return {
             "inputs": list(self.inputs),
             "targets": list(self.targets),
@@ -80,20 +86,24 @@ class Graph:
 
 @dataclass(frozen=True)
 class Score:
+    """How the edges of an estimated graph compare with those of the true one."""
+
     f1: float
     precision: float
     recall: float
     shd: int
     """structural Hamming distance: edges to add plus edges to remove"""
-    missed: tuple[tuple[str, str], ...]
-    false: tuple[tuple[str, str], ...]
+    missed: tuple[Edge, ...]
+    """true edges that the estimate lacks"""
+    false: tuple[Edge, ...]
+    """edges of the estimate that are not true"""
 
     def to_dict(self) -> dict:
         return asdict(self) | {"missed": [list(e) for e in self.missed], "false": [list(e) for e in self.false]}
 
 
-def score(found: Graph, truth: Graph, *, count_rare: bool = True) -> Score:
-    """Compare edges; with `count_rare=False` rare true edges count neither way.
+def score(estimate: Graph, truth: Graph, *, count_rare: bool = True) -> Score:
+    """Compare the edges of `estimate` with the true ones; with `count_rare=False` rare true edges are ignored in both.
 
     >>> truth = Graph.from_parents(("a", "b"), {"a": ("a", "b"), "b": ("b",)})
     >>> s = score(Graph.from_parents(("a", "b"), {"a": ("a",), "b": ("a", "b")}), truth)
@@ -101,7 +111,7 @@ def score(found: Graph, truth: Graph, *, count_rare: bool = True) -> Score:
     (2, (('b', 'a'),), (('a', 'b'),), 0.667)
     """
     ignored = frozenset() if count_rare else truth.rare
-    have, want = found.edges - ignored, truth.edges - ignored
+    have, want = estimate.edges - ignored, truth.edges - ignored
     hit = len(have & want)
     precision, recall = hit / len(have) if have else 1.0, hit / len(want) if want else 1.0
     return Score(

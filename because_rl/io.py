@@ -1,7 +1,7 @@
 """The only place that writes files. Everything is atomic: a reader sees the old file or the new one.
 
-A file is written beside its target, flushed to disk and renamed over it; a folder likewise. Killing
-the process at any moment leaves at most a hidden ``.name.tmp-*`` entry, which `sweep` removes.
+A file is written beside its target, flushed to disk and renamed over it; a folder likewise. Killing the process at any
+moment leaves at most a hidden ``.name.tmp-*`` entry, which `remove_leftovers` removes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from because_rl.errors import BecauseError
 
 
 def sha256(data: bytes) -> str:
+    """64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
+    """The hash of a file's content, read in blocks of 1 MiB."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -40,7 +42,7 @@ def file_sha256(path: Path) -> str:
 
 
 def arrays_sha256(arrays: Mapping[str, np.ndarray]) -> str:
-    """A hash of names, shapes, dtypes and bytes; the order of the mapping does not matter."""
+    """A hash of names, shapes, dtypes and bytes, whatever the order of the mapping."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -55,7 +57,7 @@ def _temporary(path: Path) -> Path:
 
 @cache
 def _machine() -> str:
-    """A word for this machine: ids of processes mean something on it alone, and folders may be shared."""
+    """A short id of this machine. Process ids are valid on one machine only, but folders may be shared by several."""
     return sha256(platform.node().encode())[:8]
 
 
@@ -68,22 +70,23 @@ def _sync_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turn an operating-system error while writing into one that names the path."""
+def _explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn an operating-system error while writing into a `BecauseError` that names the path."""
     try:
         yield
     except OSError as error:
         raise BecauseError(
             f"Could not write {path}: {error.strerror or error}.",
             need="a writable folder with free space.",
-            fix="free some space or choose another place with --root DIR or BECAUSE_HOME.",
+            fix="free space, or choose another folder with --root DIR or BECAUSE_HOME.",
         ) from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically; missing parent folders are made."""
     path = Path(path)
     temporary = _temporary(path)
-    with _naming(path):
+    with _explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "wb") as file:
@@ -97,26 +100,28 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """`write_bytes` in UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write JSON with sorted keys; infinite numbers and NaN are refused."""
     try:
         text = json.dumps(value, indent=1, sort_keys=True, allow_nan=False)
     except ValueError as error:
         raise BecauseError(
             f"Could not write {path} ({error}).",
-            need="finite numbers, which is all that JSON has.",
-            fix="correct the setting or the data that are infinite or no number.",
+            need="finite numbers, since JSON has no others.",
+            fix="correct the setting or the data that are infinite or NaN.",
         ) from error
     write_text(path, text + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """A key that is there twice is refused: JSON itself would silently take the last."""
+    """The content of a JSON file. A duplicate key is refused; `json.loads` would silently keep the last one."""
     try:
-        return json.loads(Path(path).read_text(), object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:  # broken syntax, other bytes than text, a number without end, ...
+        return json.loads(Path(path).read_text(), object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:  # broken syntax, bytes that are not text, a too long number, ...
         raise BecauseError(
             f"{path} is not valid JSON ({error}).",
             need="the file as it was written.",
@@ -124,57 +129,57 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a dict; a ValueError where a key occurs twice."""
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
         raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
-    return found
+    return dict(pairs)
 
 
-MOST_LEVELS = 100
-MOST_NODES = 100_000
-"""of a YAML file, aliases written out: a few lines of aliases of aliases can stand for more than any memory holds"""
+MAX_YAML_DEPTH = 100
+MAX_YAML_NODES = 100_000
+"""With aliases expanded: a few lines of nested aliases can expand to more than fits in memory."""
 
 
 def read_yaml(path: Path) -> Any:
-    """Plain data. What YAML would take silently is refused: a key that is there twice, aliases that explode or loop."""
+    """The content of a plain YAML file. Duplicate keys, cyclic aliases and aliases that expand too far are refused."""
     try:
         text = Path(path).read_text()
-        _check_levels(text)
+        _check_depth(text)
         _count_nodes(yaml.compose(text, Loader=yaml.SafeLoader), {})
         return yaml.safe_load(text)
-    except Exception as error:  # PyYAML's own, and whatever its readers of dates and numbers raise
+    except Exception as error:  # PyYAML's own errors, and those of its parsers of dates and numbers
         raise BecauseError(
             f"Could not read {path} ({error}).", need="a file of plain YAML.", fix="correct what the message names."
         ) from error
 
 
-def _check_levels(text: str) -> None:
-    """First, since what follows takes long for deep files before it fails."""
+def _check_depth(text: str) -> None:
+    """Runs before the file is composed, which takes long on deeply nested files before it fails."""
     level = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if level > MOST_LEVELS:
-            raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
+        if level > MAX_YAML_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_YAML_DEPTH} levels deep")
 
 
 def _count_nodes(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """Nodes of the tree, each alias counted as what it stands for."""
+    """Nodes of the tree with aliases expanded. `known`: id of a collection -> its count, 0 while being counted."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) in known:
         if not known[id(node)]:
-            raise ValueError("an alias stands for what it is part of")
+            raise ValueError("an alias refers to a value that it is part of")
         return known[id(node)]
     known[id(node)] = 0
     parts = node.value
     if isinstance(node, yaml.MappingNode):
-        _once([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
+        _unique_keys([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
         parts = [part for pair in node.value for part in pair]
     known[id(node)] = total = 1 + sum(_count_nodes(part, known) for part in parts)
-    if total > MOST_NODES:
-        raise ValueError(f"it holds more than {MOST_NODES} values")
+    if total > MAX_YAML_NODES:
+        raise ValueError(f"it holds more than {MAX_YAML_NODES} values")
     return total
 
 
@@ -187,6 +192,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file that `write_arrays` wrote; a damaged file is refused."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -208,14 +214,14 @@ def _damaged(path: Path, why: str) -> BecauseError:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Build a folder in private, then move it to `path` in one step, replacing what was there."""
+    """Yields a temporary folder to fill, which then replaces `path` in one step; on an error `path` stays as it was."""
     path = Path(path)
     temporary = _temporary(path)
-    with _naming(path):
+    with _explain_write_errors(path):
         temporary.mkdir(parents=True)
     try:
         yield temporary
-        with _naming(path):
+        with _explain_write_errors(path):
             for file in temporary.rglob("*"):
                 handle = os.open(file, os.O_RDONLY)
                 os.fsync(handle)
@@ -234,10 +240,13 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, what: str) -> Iterator[None]:
-    """Hold the file lock; the operating system lets go of it when the process dies."""
-    with _naming(lock):
+    """Hold the lock on the file `lock`; the operating system releases it when the process dies.
+
+    `what` completes the error "Another process is ..." where the lock is taken.
+    """
+    with _explain_write_errors(lock):
         lock.parent.mkdir(parents=True, exist_ok=True)
-        file = open(lock, "w")  # noqa: SIM115  (held open until we are done)
+        file = open(lock, "w")  # noqa: SIM115  (held open while the lock is held)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,39 +254,40 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
             raise BecauseError(
                 f"Another process is {what}.", need="one at a time.", fix="wait for it to finish."
             ) from error
-        if _is_at(file, lock):
+        if _is_open_file(file, lock):
             yield
             lock.unlink(missing_ok=True)
             return
-    # Its last holder removed the file after we had opened it: what we hold is nobody's lock.
+    # The last holder removed the file after we had opened it, so our lock excludes nobody: lock the new file.
     with exclusive(lock, what):
         yield
 
 
-def _is_at(file: IO[str], path: Path) -> bool:
+def _is_open_file(file: IO[str], path: Path) -> bool:
+    """Whether `path` still is the file that we have open."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
 
 
-ABANDONED = 24 * 3600.0
-"""seconds after which what another machine began to write is taken for left behind"""
+STALE_SECONDS = 24 * 3600.0
+"""Age at which a temporary file of another machine is taken to be abandoned."""
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed processes left behind in `folder`, never another live one's work."""
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and folders that killed processes left in `folder`; those in use stay."""
     for leftover in Path(folder).glob(".*.tmp-*"):
-        with contextlib.suppress(FileNotFoundError):  # its owner has just finished with it
+        with contextlib.suppress(FileNotFoundError):  # its owner has just renamed or removed it
             if not _in_use(leftover):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def _in_use(temporary: Path) -> bool:
-    """Whether its process lives; of one that cannot be asked after, whether it is young."""
+    """Whether its process is alive; for a process of another machine, whether the file is less than a day old."""
     name = re.fullmatch(r".+\.tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]+", temporary.name)
     if name is None or name[1] != _machine():
-        return time.time() - temporary.stat().st_mtime < ABANDONED
+        return time.time() - temporary.stat().st_mtime < STALE_SECONDS
     return int(name[2]) != os.getpid() and _alive(int(name[2]))
 
 

@@ -17,12 +17,12 @@ _PACKAGES = ("numpy", "jax", "gymnasium", "minari", "minigrid", "highway-env", "
 def revision() -> str:
     """The git revision of the source, with ``+changes`` when the tree differs from it.
 
-    A copy of the source without its history is told by ``BECAUSE_REVISION``.
+    ``BECAUSE_REVISION`` overrides it, for a copy of the source without its git history.
     """
-    if told := os.environ.get("BECAUSE_REVISION"):
-        return told
+    if given := os.environ.get("BECAUSE_REVISION"):
+        return given
     try:
-        # Result files are written by the very runs that ask, so only the source counts as changes.
+        # Only the source counts as changed: the runs that ask write result files into the same tree.
         changed = _git("status", "--porcelain", "--", ".", "../pyproject.toml")
         return _git("rev-parse", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
@@ -47,7 +47,7 @@ def _memory_gib() -> float:
 
 
 def provenance(**config: Any) -> dict[str, Any]:
-    """`config`: the settings and seeds of the run."""
+    """Revision, time, command, hardware and package versions, to be kept with a result; `config`: its settings."""
     return {
         "revision": revision(),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,7 +1,7 @@
 """Named random streams: every draw is addressed by a seed and a path of names.
 
-A stream does not depend on how many numbers other streams have drawn, on the order of calls, or on
-how work is split over processes. That is what makes a dataset the same bytes on one core and on ten.
+A stream does not depend on how many numbers other streams have drawn, on the order of calls, or on how work is split
+over processes. A dataset therefore is the same bytes on one core and on ten.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 
 def _words(seed: int, names: tuple[str | int, ...]) -> list[int]:
+    """Eight 32-bit words of the hash of the path."""
     if seed < 0:
         raise ValueError(f"seed must be >= 0, we got {seed}")
     path = "/".join(str(name) for name in (seed, *names)).encode()
@@ -20,7 +21,7 @@ def _words(seed: int, names: tuple[str | int, ...]) -> list[int]:
 
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
-    """The generator of this seed and name.
+    """A generator that is a function of the seed and the names alone.
 
     >>> float(stream(0, "unlock", "layout").random()) == float(stream(0, "unlock", "layout").random())
     True
@@ -29,5 +30,5 @@ def stream(seed: int, *names: str | int) -> np.random.Generator:
 
 
 def child_seed(seed: int, *names: str | int) -> int:
-    """A 31-bit seed derived from this seed and name (31 bits: every simulator accepts it)."""
+    """A seed derived from this seed and the names, of 31 bits, which every simulator accepts."""
     return _words(seed, names)[0] & 0x7FFF_FFFF

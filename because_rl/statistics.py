@@ -1,7 +1,7 @@
-"""Is one set of runs better than another, and how sure are we?
+"""Confidence intervals, and tests of whether one set of runs is better than another.
 
-`scores` are runs grouped by task: one array per task, one number per run (seed). Resampling is stratified, a run is
-only ever exchanged for another of its own task, and the same seed gives the same interval.
+`scores` are runs grouped by task: one array per task, one number per run (seed). The bootstrap is stratified: runs are
+resampled within their task only. The same seed gives the same interval.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from because_rl.errors import BecauseError
 from because_rl.rng import stream
 
 Alternative = Literal["greater", "less", "two-sided"]
-"""What the test looks for: the first mean above the second, below it, or apart from it."""
+"""The alternative hypothesis: the first mean is greater than the second, less, or different."""
 Scores = Sequence[Any]
+
+"""One array of numbers per task."""
 
 RESAMPLES = 2000
 Z95 = 1.959963984540054
 
 
 class Estimate(NamedTuple):
+    """A value and its 95% interval."""
+
     value: float
     low: float
     high: float
-    """95%"""
 
 
 class Difference(NamedTuple):
-    """Of two means, and how likely one so large is by chance."""
+    """A difference of two means, its two-sided 95% interval, and the t-test of its being 0."""
 
     value: float
     low: float
     high: float
-    """95%, two-sided, of the difference"""
     t: float
     dof: float
     p: float
@@ -46,7 +48,7 @@ class Difference(NamedTuple):
 
 
 def wilson(share: Any, n: Any) -> tuple[Any, Any]:
-    """95% interval of a share seen in n trials (Wilson's: right also at 0 and 1).
+    """Wilson's 95% interval (low, high) of a share observed in n trials, valid at 0 and 1 too. Broadcasts.
 
     (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
 
@@ -59,7 +61,7 @@ def wilson(share: Any, n: Any) -> tuple[Any, Any]:
 
 
 def t_interval(values: Any) -> tuple[float, float]:
-    """95% interval of the mean of a few independent figures (Student's t); the mean itself when there is one.
+    """95% interval (low, high) of the mean of independent values (Student's t); the value itself when there is one.
 
     >>> [round(x, 3) for x in t_interval([1.0, 2.0, 3.0])]
     [-0.484, 4.484]
@@ -75,7 +77,7 @@ def t_interval(values: Any) -> tuple[float, float]:
 
 
 def mean(values: Any) -> Estimate:
-    """With Student's t-interval.
+    """The mean of (n,) values with Student's t-interval.
 
     >>> [round(x, 3) for x in mean([1.0, 2.0, 3.0])]
     [2.0, -0.484, 4.484]
@@ -93,16 +95,16 @@ def iqm(values: Any, axis: int = -1) -> Any:
 
 
 def iqm_interval(scores: Scores, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """Of all runs of all tasks, with a stratified bootstrap interval (Agarwal et al. 2021)."""
-    again = np.concatenate(_resample(scores, stream(seed, "bootstrap", "iqm"), resamples), axis=1)
-    return Estimate(float(iqm(np.concatenate(_strata(scores)))), *_middle(iqm(again)))
+    """Interquartile mean of all runs of all tasks, with a stratified bootstrap interval (Agarwal et al. 2021)."""
+    resampled = np.concatenate(_resample(scores, stream(seed, "bootstrap", "iqm"), resamples), axis=1)
+    return Estimate(float(iqm(np.concatenate(_strata(scores)))), *_percentile_interval(iqm(resampled)))
 
 
 # Two sets ----------------------------------------------------------------------------------------------
 
 
 def welch(a: Any, b: Any, alternative: Alternative = "two-sided") -> Difference:
-    """Welch's t-test: is mean(a) above mean(b), with s_a and s_b not taken to be equal?
+    """Welch's t-test of mean(a) - mean(b), for a (n_a,) and b (n_b,), not assuming equal variances.
 
     t = (mean a - mean b) / sqrt(s_a^2 / n_a + s_b^2 / n_b), with as many degrees of freedom as
     (s_a^2 / n_a + s_b^2 / n_b)^2 / ((s_a^2 / n_a)^2 / (n_a - 1) + (s_b^2 / n_b)^2 / (n_b - 1)).
@@ -110,14 +112,14 @@ def welch(a: Any, b: Any, alternative: Alternative = "two-sided") -> Difference:
     a, b = _runs(a, 2), _runs(b, 2)
     parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
     weights = np.array([1 / (len(a) - 1), 1 / (len(b) - 1)])
-    share = parts / parts.sum() if parts.sum() > 0 else np.array([0.5, 0.5])  # squares of tiny ones would vanish
+    share = parts / parts.sum() if parts.sum() > 0 else np.array([0.5, 0.5])  # squares of tiny ones would underflow
     return _student(
         float(a.mean() - b.mean()), float(np.sqrt(parts.sum())), float(1 / (share**2 @ weights)), alternative
     )
 
 
-def paired(a: Any, b: Any, alternative: Alternative = "two-sided") -> Difference:
-    """Student's t-test on a - b, pair by pair."""
+def paired_t_test(a: Any, b: Any, alternative: Alternative = "two-sided") -> Difference:
+    """Student's t-test on the differences a - b of pairs, (n,) each."""
     a, b = _runs(a, 2), _runs(b, 2)
     if len(a) != len(b):
         raise BecauseError(
@@ -128,19 +130,20 @@ def paired(a: Any, b: Any, alternative: Alternative = "two-sided") -> Difference
 
 
 def paired_by_layout(a: Any, b: Any, alternative: Alternative = "two-sided") -> Difference:
-    """Of two methods in the same scenes: outcomes (seeds, scenes), not necessarily as many seeds of each.
+    """Compare two methods in the same scenes (layouts): outcomes (seeds, scenes), whose numbers of seeds may differ.
 
-    d_j = mean over seeds of a in scene j - the same of b; then Student's t-test on d over scenes. What makes a scene
-    hard for both cancels. It speaks of other scenes for these trained seeds, where Welch's test over seeds speaks of
-    other seeds in these scenes. Where one set has more scenes, the first ones pair.
+    d_j = mean over seeds of a in scene j - mean over seeds of b in scene j; then Student's t-test on d over scenes.
+    A scene's difficulty for both methods cancels. The test generalises to other scenes for these trained seeds;
+    Welch's test over seeds generalises to other seeds in these scenes. Where one set has more scenes, the first ones
+    are paired.
     """
     a, b = (np.atleast_2d(np.asarray(x, float)) for x in (a, b))
     scenes = min(a.shape[1], b.shape[1])
-    return paired(a[:, :scenes].mean(0), b[:, :scenes].mean(0), alternative)
+    return paired_t_test(a[:, :scenes].mean(0), b[:, :scenes].mean(0), alternative)
 
 
 def probability_of_improvement(a: Scores, b: Scores, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """That a run of a beats a run of b on the same task, ties counting half; the mean over tasks.
+    """Probability that a run of a beats a run of b on the same task, ties counting half; the mean over tasks.
 
     P = mean over tasks of mean_ij ([a_i > b_j] + [a_i = b_j] / 2), which is Mann and Whitney's U / (n_a n_b).
     """
@@ -148,14 +151,14 @@ def probability_of_improvement(a: Scores, b: Scores, seed: int = 0, resamples: i
         raise BecauseError(f"Got {len(a)} and {len(b)} tasks.", need="the same tasks.", fix="leave out unmatched ones.")
 
     def beats(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """(..., runs) and (..., runs) -> (...)"""
+        """(..., runs of a) and (..., runs of b) -> (...)"""
         x, y = x[..., :, None], y[..., None, :]
         return ((x > y) + 0.5 * (x == y)).mean((-1, -2))
 
     rng = stream(seed, "bootstrap", "improvement")
-    again = [beats(*pair) for pair in zip(_resample(a, rng, resamples), _resample(b, rng, resamples), strict=True)]
+    resampled = [beats(*pair) for pair in zip(_resample(a, rng, resamples), _resample(b, rng, resamples), strict=True)]
     point = np.mean([beats(*pair) for pair in zip(_strata(a), _strata(b), strict=True)])
-    return Estimate(float(point), *_middle(np.mean(again, 0)))
+    return Estimate(float(point), *_percentile_interval(np.mean(resampled, 0)))
 
 
 def mann_whitney(a: Any, b: Any, alternative: Alternative = "two-sided") -> tuple[float, float]:
@@ -173,7 +176,7 @@ def wasserstein(a: Any, b: Any) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment: reject those at most .05 and any false rejection has at most that chance.
+    """Holm's step-down adjusted p-values: rejecting those at most .05 keeps the family-wise error rate at .05.
 
     The k-th smallest of m becomes the largest of (m - i + 1) p_(i) over i <= k, at most 1.
 
@@ -191,27 +194,31 @@ def holm(p: Sequence[float]) -> list[float]:
 def performance_profile(
     scores: Scores, taus: Sequence[float], seed: int = 0, resamples: int = RESAMPLES
 ) -> list[Estimate]:
-    """For each tau the share of runs, over all tasks, that score above it, with a stratified bootstrap band."""
-    whole = np.concatenate(_strata(scores))
-    again = np.concatenate(_resample(scores, stream(seed, "bootstrap", "profile"), resamples), axis=1)
-    return [Estimate(float((whole > tau).mean()), *_middle((again > tau).mean(1))) for tau in taus]
+    """For each tau the share of runs, over all tasks, that score above it, with stratified bootstrap intervals."""
+    pooled = np.concatenate(_strata(scores))
+    resampled = np.concatenate(_resample(scores, stream(seed, "bootstrap", "profile"), resamples), axis=1)
+    return [Estimate(float((pooled > tau).mean()), *_percentile_interval((resampled > tau).mean(1))) for tau in taus]
 
 
-# ---
+# Shared ------------------------------------------------------------------------------------------------
 
 
 def _student(difference: float, error: float, dof: float, alternative: Alternative) -> Difference:
-    """Where nothing scatters any difference is certain, and none (0 / 0) is no evidence: t = 0."""
+    """The t-test of a difference with this standard error.
+
+    With a standard error of 0, t is infinite where there is a difference, and 0 (no evidence) where there is none.
+    """
     t = difference / error if error > 0 else float(np.sign(difference) * np.inf) if difference else 0.0
     upper = float(stats.t.sf(t, dof))
     tails = {"greater": upper, "less": float(stats.t.cdf(t, dof)), "two-sided": 2 * float(stats.t.sf(abs(t), dof))}
     if alternative not in tails:
-        raise BecauseError(f"Got {alternative!r}.", need=f"one of {', '.join(tails)}.", fix="correct the word.")
+        raise BecauseError(f"Got {alternative!r}.", need=f"one of {', '.join(tails)}.", fix="pass one of them.")
     half = float(stats.t.ppf(0.975, dof)) * error
     return Difference(difference, difference - half, difference + half, t, dof, tails[alternative])
 
 
 def _runs(values: Any, least: int) -> np.ndarray:
+    """(n,) float; anything but at least `least` finite numbers is refused."""
     values = np.asarray(values, float)
     if values.ndim != 1 or len(values) < least or not np.isfinite(values).all():
         raise BecauseError(
@@ -229,10 +236,11 @@ def _strata(scores: Scores) -> list[np.ndarray]:
 
 
 def _resample(scores: Scores, rng: np.random.Generator, times: int) -> list[np.ndarray]:
-    """For each task (times, runs): runs drawn with replacement from its own."""
+    """For each task (times, runs): its runs, resampled with replacement."""
     return [runs[rng.integers(0, len(runs), (times, len(runs)))] for runs in _strata(scores)]
 
 
-def _middle(values: np.ndarray) -> tuple[float, float]:
+def _percentile_interval(values: np.ndarray) -> tuple[float, float]:
+    """The middle 95% of bootstrap values (n,)."""
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)

@@ -51,7 +51,7 @@ def bench_discovery(
     replications: Annotated[int, typer.Option(help="Data sets per test and case.")] = 200,
     test: Annotated[list[str] | None, typer.Option(help="Tests to run; repeatable (ours and installed peers).")] = None,
     case: Annotated[list[str] | None, typer.Option(help="Cases to run; repeatable (all that fit the test).")] = None,
-    keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run goes on.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run resumes.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
     budget: Annotated[
@@ -80,11 +80,11 @@ def bench_discovery(
 
 @bench.command("graphs", epilog="Example: python -m benchmarks graphs --data crash-expert --seed 11 --keep work/graphs")
 def bench_graphs(
-    keep: Annotated[Path, typer.Option(help="Folder for datasets and verdicts, from which a later run goes on.")],
+    keep: Annotated[Path, typer.Option(help="Folder for datasets and verdicts, from which a later run resumes.")],
     data: Annotated[list[str] | None, typer.Option(help="Recipes, such as lift-expert; repeatable (all nine).")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Dataset seeds; repeatable (five fresh ones).")] = None,
     spurious: Annotated[list[int] | None, typer.Option(help="Spurious levels; repeatable (1 and 8).")] = None,
-    pooled: Annotated[bool, typer.Option("--pooled", help="Also ignore hidden causes, to show what they do.")] = False,
+    pooled: Annotated[bool, typer.Option("--pooled", help="Also ignore hidden causes, to show their effect.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that share the datasets.")] = 1,
     output: Output = None,
     as_json: Json = False,
@@ -102,7 +102,7 @@ def bench_graphs(
         for r in result["rows"]
     ]
     numbers = ("F1", "precision", "recall", "shd", "from distractors", "s")
-    deliver(result, output, as_json, make_table("Edges found, against the true graph", rows, numbers))
+    deliver(result, output, as_json, make_table("Discovered edges against the true graph", rows, numbers))
 
 
 @bench.command("mask", epilog="Example: python -m benchmarks mask --n 2000 --n 15000 -o results/discovery/cost.json")
@@ -115,8 +115,7 @@ def bench_mask(
 ) -> None:
     """Seconds and memory of a whole mask on data of Lift's shape, beside fcit; with -o also a plot (SVG, PNG)."""
     from because_rl.report.graph_figure import save
-    from benchmarks.discovery.cost import cost
-    from benchmarks.discovery.cost_figure import draw_cost
+    from benchmarks.discovery.cost import cost, draw_cost
 
     with progress_bar("Timing", "measurements") as report:
         result = cost(n or [15_000], pairs, seed, report)
@@ -154,17 +153,17 @@ def bench_training(
     data: Annotated[str, typer.Option(help="A dataset id, or the path of any Minari dataset.")] = "unlock-medium",
     method: Annotated[list[str] | None, typer.Option(help="Methods; repeatable (all).")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds trained as one program, measured beside a single one.")] = 10,
-    chunk: Annotated[int, typer.Option(help="Steps between two looks at the clock (GPU: 500).")] = 20,
-    seconds: Annotated[float, typer.Option(help="To time each stage for, once it is compiled.")] = 2.0,
+    chunk: Annotated[int, typer.Option(help="Steps per timed chunk (GPU: 500).")] = 20,
+    seconds: Annotated[float, typer.Option(help="Seconds to time each stage for, once it is compiled.")] = 2.0,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of all methods: 'batch=256'; repeatable.")
     ] = None,
-    keep: Annotated[Path | None, typer.Option(help="Folder for rows, from which a later run goes on.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Folder for rows, from which a later run resumes.")] = None,
     root: Root = None,
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    """Gradient steps per second of every method, beside TD3+BC of d3rlpy where that is installed."""
+    """Gradient steps per second of every method, and of d3rlpy's TD3+BC where it is installed."""
     from benchmarks.speed.training import training_speed
 
     overrides = dict(setting(text) for text in settings or ())
@@ -174,9 +173,9 @@ def bench_training(
         "batch": "batch",
         "parameters": "parameters",
         "steps_per_second": "steps/s",
-        "all_seeds_steps_per_second": "of all seeds",
+        "all_seeds_steps_per_second": "all seeds steps/s",
         "compile_seconds": "compile s",
-        "training_seconds": "whole s",
+        "training_seconds": "training s",
     }
     rows = [
         {"method": r["method"], "seeds": r["seeds"]}
@@ -202,7 +201,7 @@ def bench_run(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    """Seconds of one experiment: training and evaluation in both splits, with all that has to be compiled."""
+    """Seconds of one experiment: training and evaluation in both splits, compilation included."""
     from benchmarks.speed.run import run_cost
 
     overrides = dict(setting(text) for text in settings or ())
@@ -224,7 +223,7 @@ def bench_fuzz(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    """Damage configs, factor specs, datasets and checkpoints: each must be refused with a reason, or be sound."""
+    """Damage configs, factor specs, datasets and checkpoints: each must be refused with a reason, or still be valid."""
     from benchmarks.fuzz.run import fuzz
 
     with progress_bar("Fuzzing", "inputs") as report:

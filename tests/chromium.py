@@ -1,4 +1,4 @@
-"""A browser for tests: headless Chromium, told what to do through its own pipe (DevTools protocol), no packages."""
+"""A browser for tests: headless Chromium, controlled through a pipe (DevTools protocol) without further packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHROMIUM = next(
 
 
 class Browser:
-    """One page. `problems` has every console error, exception and failed load; `asked`, every address loaded."""
+    """One page. `problems` lists console errors, exceptions and failed loads; `asked` every address requested."""
 
     def __init__(self, profile: Path):
         assert CHROMIUM is not None
@@ -27,12 +27,12 @@ class Browser:
         options = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --mute-audio"
 
         def connect() -> None:
-            os.dup2(to_read, 3)  # where Chromium listens
-            os.dup2(from_write, 4)  # where it answers
+            os.dup2(to_read, 3)  # Chromium reads commands here
+            os.dup2(from_write, 4)  # and writes its answers here
 
         self.process = subprocess.Popen(
             [CHROMIUM, *options.split(), f"--user-data-dir={profile}", "--remote-debugging-pipe"],
-            close_fds=False,  # all others are closed anyway: Python opens files for itself only
+            close_fds=False,  # Python's own files are not inherited anyway
             preexec_fn=connect,
             stderr=subprocess.DEVNULL,
         )
@@ -49,7 +49,7 @@ class Browser:
 
     @staticmethod
     def _above(end: int) -> int:
-        """The same end of a pipe with a number that is neither 3 nor 4."""
+        """The same end of a pipe with a file descriptor of at least 10, so that it is neither 3 nor 4."""
         moved = fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10)
         os.close(end)
         return moved
@@ -58,7 +58,7 @@ class Browser:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._out)  # it ends when nobody talks to it
+        os.close(self._out)  # Chromium exits when its pipe is closed
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -68,40 +68,41 @@ class Browser:
 
     # The protocol -----------------------------------------------------------------------------------------
     def call(self, method: str, **parameters: Any) -> Any:
+        """Send a command and return its result; events that arrive meanwhile are recorded."""
         self._calls += 1
-        told = {"id": self._calls, "method": method, "params": parameters}
+        command = {"id": self._calls, "method": method, "params": parameters}
         if self._session:
-            told["sessionId"] = self._session
-        os.write(self._out, json.dumps(told).encode() + b"\0")
-        while (heard := self._hear()).get("id") != self._calls:
-            self._note(heard)
-        if "error" in heard:
-            raise RuntimeError(f"{method}: {heard['error']['message']}")
-        return heard["result"]
+            command["sessionId"] = self._session
+        os.write(self._out, json.dumps(command).encode() + b"\0")
+        while (message := self._receive()).get("id") != self._calls:
+            self._record(message)
+        if "error" in message:
+            raise RuntimeError(f"{method}: {message['error']['message']}")
+        return message["result"]
 
-    def _hear(self, seconds: float = 60) -> dict[str, Any]:
+    def _receive(self, seconds: float = 60) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while b"\0" not in self._buffer:
             if not select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError(f"Chromium said nothing for {seconds} s")
+                raise TimeoutError(f"Chromium did not answer for {seconds} s")
             self._buffer += os.read(self._in, 1 << 20)
-        heard, _, self._buffer = self._buffer.partition(b"\0")
-        return json.loads(heard)
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(message)
 
-    def _note(self, heard: dict[str, Any]) -> None:
-        told, kind = heard.get("params", {}), heard.get("method")
+    def _record(self, event: dict[str, Any]) -> None:
+        details, kind = event.get("params", {}), event.get("method")
         if kind == "Runtime.exceptionThrown":
-            self.problems.append(str(told["exceptionDetails"].get("exception", {}).get("description", told)))
-        elif kind == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
-            self.problems.append(str([argument.get("value") for argument in told["args"]]))
-        elif kind == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.problems.append(told["entry"]["text"])
+            self.problems.append(str(details["exceptionDetails"].get("exception", {}).get("description", details)))
+        elif kind == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning", "assert"):
+            self.problems.append(str([argument.get("value") for argument in details["args"]]))
+        elif kind == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
+            self.problems.append(details["entry"]["text"])
         elif kind == "Network.loadingFailed":
-            self.problems.append(f"failed to load: {told['errorText']}")
+            self.problems.append(f"failed to load: {details['errorText']}")
         elif kind == "Network.requestWillBeSent":
-            self.asked.append(told["request"]["url"])
+            self.asked.append(details["request"]["url"])
 
-    # What people do ---------------------------------------------------------------------------------------
+    # User actions -----------------------------------------------------------------------------------------
     def open(self, address: str, width: int = 1200, height: int = 900, dark: bool = False) -> None:
         self.size(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -114,10 +115,11 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
 
     def js(self, expression: str) -> Any:
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in found:
-            raise RuntimeError(str(found["exceptionDetails"]))
-        return found["result"].get("value")
+        """The value of a JavaScript expression."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(str(answer["exceptionDetails"]))
+        return answer["result"].get("value")
 
     def wait(self, expression: str, seconds: float = 20) -> None:
         deadline = time.monotonic() + seconds
@@ -126,13 +128,12 @@ class Browser:
             time.sleep(0.02)
 
     def point(self, selector: str, click: bool = False) -> None:
-        """Move the mouse to what people see of the first match, and press it."""
-        told = json.dumps(selector)
-        self.wait(f"!!document.querySelector({told})")
-        found = f"document.querySelector({told})"
+        """Move the mouse to the centre of the first match, and press it if `click`."""
+        element = f"document.querySelector({json.dumps(selector)})"
+        self.wait(f"!!{element}")
         x, y = self.js(
             "(e => { e.scrollIntoView({block: 'center', behavior: 'instant'});"
-            " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })(" + found + ")"
+            " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })(" + element + ")"
         )
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         if click:

@@ -120,7 +120,7 @@ def small(kind, episodes=12):
                 ("cue_2", 3, "categorical", "cue"),
             ),
             pack(("move", 2, "categorical", "move", True), ("pick", 2, "categorical")),
-            (GoalFactor("left", 0, 4, "binary", "cells", of="door"),),
+            (GoalFactor("left", 0, 4, "binary", "cells", factor="door"),),
             codes=((1.0, 0.0, 1.0, 0.0), (0.0, 1.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0)),
         )
         state = np.hstack([np.eye(4)[rng.integers(0, 4, n)], np.eye(5)[rng.integers(0, 5, n)][:, :4]])
@@ -131,9 +131,9 @@ def small(kind, episodes=12):
     factors = FactorSpec(
         pack(*bodies, ("flag", 1, "binary")),
         pack(("push", 2, "continuous"), ("gripper", 1, "continuous")),
-        (GoalFactor("hit", 0, 1, "binary", of="flag", relation="at_least"),)
+        (GoalFactor("hit", 0, 1, "binary", factor="flag", relation="at_least"),)
         if kind == "crash"
-        else (GoalFactor("high", 0, 1, "continuous", of="marker_2", relation="at_least"),),
+        else (GoalFactor("high", 0, 1, "continuous", factor="marker_2", relation="at_least"),),
     )
     state = np.hstack([rng.normal(size=(n, 5)), rng.integers(0, 2, (n, 1))])
     gripper = rng.choice([-1.0, 1.0], (n, 1)) if kind == "lift" else rng.normal(size=(n, 1))

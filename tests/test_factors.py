@@ -13,16 +13,17 @@ from because_rl.graph import Graph
 SPEC = FactorSpec(
     state=pack(("pos", 2, "continuous", "point"), ("mode", 3, "categorical"), ("lamps", 4, "binary")),
     action=pack(("push", 1, "continuous"), ("pick", 2, "categorical", "switch", True)),
-    goal=(GoalFactor("there", 0, 2, "continuous", of="pos", relation="at_least"),),
+    goal=(GoalFactor("there", 0, 2, "continuous", factor="pos", relation="at_least"),),
 )
 
 
 def test_json_round_trip():
+    assert SPEC.to_dict()["goal"][0]["of"] == "pos"
     assert FactorSpec.from_dict(json.loads(json.dumps(SPEC.to_dict()))) == SPEC
 
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml"])
-def test_files(tmp_path, suffix):
+def test_files_round_trip(tmp_path, suffix):
     path = tmp_path / f"factors{suffix}"
     path.write_text(json.dumps(SPEC.to_dict()))  # JSON is YAML
     assert FactorSpec.from_file(path) == SPEC
@@ -40,7 +41,7 @@ def test_single_columns_may_be_numbers():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"state": []}, "No state factor"),
         ({"state": [{"name": "x", "columns": [1, 2], "type": "continuous"}]}, "Column 0 is missing"),
@@ -65,12 +66,12 @@ def test_single_columns_may_be_numbers():
         ({"goal": [{"name": "g", "columns": 0, "type": "continuous", "of": "pos", "relation": "near"}]}, "near"),
     ],
 )
-def test_ill_formed_specs_are_refused(change, says):
-    with pytest.raises(BecauseError, match=says):
+def test_ill_formed_specs_are_refused(change, message):
+    with pytest.raises(BecauseError, match=message):
         FactorSpec.from_dict(SPEC.to_dict() | change)
 
 
-def test_not_a_mapping():
+def test_a_spec_must_be_a_mapping():
     with pytest.raises(BecauseError, match="list"):
         FactorSpec.from_dict([1, 2])
 
@@ -85,11 +86,11 @@ def test_values_of_the_right_type_are_valid(level, lamps):
     ("name", "value"),
     [("mode", [0, 0, 0]), ("mode", [1, 1, 0]), ("mode", [0.5, 0.5, 0]), ("lamps", [0, 0, 2, 0]), ("pos", [0, np.nan])],
 )
-def test_values_of_the_wrong_type_are_not(name, value):
+def test_values_of_the_wrong_type_are_invalid(name, value):
     assert SPEC[name].invalid(np.array([value], float)).all()
 
 
-def test_optional_may_be_absent_but_not_double():
+def test_optional_factors_may_be_absent_but_not_double():
     pick = SPEC["pick"]
     assert not pick.invalid(np.zeros((1, 2))).any()
     assert pick.invalid(np.ones((1, 2))).all()

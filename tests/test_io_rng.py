@@ -66,8 +66,8 @@ def test_new_folder_appears_whole_or_not_at_all(tmp_path):
     assert os.listdir(tmp_path) == ["d"]
 
 
-def test_sweep_removes_leftovers_of_the_dead_only(tmp_path, monkeypatch):
-    """Process 1 lives and 999999999 does not; but on another machine they are other processes, so only age tells."""
+def test_leftovers_of_dead_processes_are_removed(tmp_path, monkeypatch):
+    """Process 1 is alive and 999999999 is not. For files of another machine, only their age counts."""
     here = [tmp_path / f".{name}.tmp-{io._machine()}-{pid}-ab" for name, pid in (("x", 999999999), ("y", 1))]
     others = [tmp_path / f".{name}.tmp-00000000-{pid}-ab" for name, pid in (("young", 999999999), ("old", 1))]
     unknown = [tmp_path / ".z.tmp-young", tmp_path / ".z.tmp-old"]
@@ -75,32 +75,32 @@ def test_sweep_removes_leftovers_of_the_dead_only(tmp_path, monkeypatch):
         path.mkdir() if path in others else path.write_text("")
         if "old" in path.name:
             os.utime(path, (0, 0))
-    io.sweep(tmp_path)
+    io.remove_leftovers(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([here[1], others[0], unknown[0]])
     monkeypatch.setattr(io, "_machine", lambda: "elsewhere")
     (tmp_path / here[0].name).write_text("")
-    io.sweep(tmp_path)  # as another machine sees the folder
+    io.remove_leftovers(tmp_path)  # as if on another machine
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_what_a_killed_process_was_writing_is_swept(tmp_path):
-    """The name that `write_bytes` gives is the one that `sweep` reads."""
+def test_the_temporary_file_of_a_killed_process_is_removed(tmp_path):
+    """`remove_leftovers` understands the names that `write_bytes` gives."""
     stop = "from because_rl import io; import os; io.os.fsync = lambda handle: os._exit(9); io.write_text({!r}, 'x')"
     subprocess.run([sys.executable, "-c", stop.format(str(tmp_path / "file"))], check=False)
-    (left,) = tmp_path.iterdir()
-    assert ".tmp-" in left.name
-    io.sweep(tmp_path)
-    assert not left.exists()
+    (leftover,) = tmp_path.iterdir()
+    assert ".tmp-" in leftover.name
+    io.remove_leftovers(tmp_path)
+    assert not leftover.exists()
 
 
-def test_hash_sees_names_shapes_and_types():
+def test_the_hash_covers_names_shapes_types_and_values():
     x = np.zeros((2, 3))
     hashes = {io.arrays_sha256(a) for a in ({"x": x}, {"y": x}, {"x": x.T}, {"x": x.astype("f4")}, {"x": x + 1})}
     assert len(hashes) == 5
     assert io.arrays_sha256({"a": x, "b": x + 1}) == io.arrays_sha256({"b": x + 1, "a": x})
 
 
-def test_a_lock_whose_file_was_removed_in_between_is_no_lock(tmp_path, monkeypatch):
+def test_a_lock_on_a_removed_file_is_not_taken(tmp_path, monkeypatch):
     """The last holder removes the file after we have opened it, and another process makes and locks a new one."""
     lock, flock, others = tmp_path / "x.lock", io.fcntl.flock, []
 

@@ -1,4 +1,4 @@
-"""Against scipy, against brute force, and against what can be computed by hand."""
+"""Compared with scipy, with brute force, and with results computed by hand."""
 
 from itertools import product
 
@@ -14,8 +14,8 @@ from because_rl.statistics import (
     iqm_interval,
     mann_whitney,
     mean,
-    paired,
     paired_by_layout,
+    paired_t_test,
     performance_profile,
     probability_of_improvement,
     t_interval,
@@ -32,51 +32,51 @@ def draws(seed, *shape):
 
 def test_mean_has_the_t_interval():
     values = draws(0, 10)
-    found = mean(values)
-    assert found.value == pytest.approx(values.mean())
-    assert found[1:] == t_interval(values)
+    estimate = mean(values)
+    assert estimate.value == pytest.approx(values.mean())
+    assert estimate[1:] == t_interval(values)
     low, high = stats.ttest_1samp(values, 0).confidence_interval()
-    assert found[1:] == pytest.approx((low, high))
+    assert estimate[1:] == pytest.approx((low, high))
     assert mean([0.4]) == (0.4, 0.4, 0.4)
 
 
 @pytest.mark.parametrize("alternative", ALTERNATIVES)
 @pytest.mark.parametrize("seed", range(5))
-def test_welch_is_scipys(seed, alternative):
+def test_welch_equals_scipy(seed, alternative):
     a, b = 2 * draws(seed, 7), 0.5 + draws(seed + 100, 12)
-    found, scipys = welch(a, b, alternative), stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
-    assert (found.t, found.dof, found.p) == pytest.approx((scipys.statistic, scipys.df, scipys.pvalue))
+    difference, scipys = welch(a, b, alternative), stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
+    assert (difference.t, difference.dof, difference.p) == pytest.approx((scipys.statistic, scipys.df, scipys.pvalue))
     low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval()
-    assert (found.low, found.high) == pytest.approx((low, high))
-    assert found.value == pytest.approx(a.mean() - b.mean())
+    assert (difference.low, difference.high) == pytest.approx((low, high))
+    assert difference.value == pytest.approx(a.mean() - b.mean())
 
 
 def test_welch_by_hand():
     """a = 1, 3 and b = 0, 0, 3: variances 2 and 3, so t = (2 - 1) / sqrt(2/2 + 3/3), dof = 4 / (1/1 + 1/2)."""
-    found = welch([1.0, 3.0], [0.0, 0.0, 3.0], "greater")
-    assert (found.t, found.dof) == pytest.approx((1 / np.sqrt(2), 8 / 3))
+    difference = welch([1.0, 3.0], [0.0, 0.0, 3.0], "greater")
+    assert (difference.t, difference.dof) == pytest.approx((1 / np.sqrt(2), 8 / 3))
 
 
-def test_welch_where_nothing_scatters():
-    """Ten seeds that all solve everything are common; 0 / 0 must not become NaN."""
+def test_welch_without_variance():
+    """Ten seeds that all solve everything are common: 0 / 0 must not become NaN."""
     ones, zeros = [1.0] * 10, [0.0] * 10
     assert [welch(ones, ones, a).p for a in ALTERNATIVES] == [0.5, 0.5, 1.0]
     assert [welch(ones, zeros, a).p for a in ALTERNATIVES] == [0.0, 1.0, 0.0]
     assert welch(ones, zeros)[:3] == (1.0, 1.0, 1.0)
-    tiny = [1e-160, 2e-160, 3e-160]  # squares of these variances are not numbers any more
+    tiny = [1e-160, 2e-160, 3e-160]  # the squares of their variances underflow
     assert np.isfinite(welch(tiny, tiny).dof)
 
 
 @pytest.mark.parametrize("alternative", ALTERNATIVES)
-def test_paired_is_scipys(alternative):
+def test_paired_t_test_equals_scipy(alternative):
     a, b = draws(1, 9), draws(2, 9)
     scipys = stats.ttest_rel(a, b, alternative=alternative)
-    assert (paired(a, b, alternative).t, paired(a, b, alternative).p) == pytest.approx(
+    assert (paired_t_test(a, b, alternative).t, paired_t_test(a, b, alternative).p) == pytest.approx(
         (scipys.statistic, scipys.pvalue)
     )
 
 
-def test_pairing_by_layout_cancels_what_makes_scenes_hard():
+def test_pairing_by_layout_cancels_the_difficulty_of_scenes():
     """Half of the scenes are hard for both; a solves six more of the hard ones."""
     a, b = (np.repeat([[True] * 50 + [False] * 50], 10, axis=0) for _ in range(2))
     a[:, 50:56] = True
@@ -91,7 +91,7 @@ def test_pairing_by_layout_cancels_what_makes_scenes_hard():
     assert shorter.value == pytest.approx(a[:3, :40].mean() - b[:, :40].mean())
 
 
-def test_holm_by_hand_and_never_out_of_order():
+def test_holm_by_hand_and_by_brute_force():
     assert holm([]) == []
     assert holm([0.02]) == [0.02]
     assert holm([0.01, 0.02, 0.03]) == pytest.approx([0.03, 0.04, 0.04])
@@ -111,21 +111,21 @@ def test_holm_by_hand_and_never_out_of_order():
 def test_iqm_by_hand_and_its_interval():
     assert iqm([0, 0, 1, 2, 3, 4, 9, 9]) == 2.5
     tasks = [draws(k, 10) + k for k in range(6)]
-    found = iqm_interval(tasks)
-    assert found.value == pytest.approx(np.sort(np.concatenate(tasks))[15:45].mean())
-    assert found.low < found.value < found.high
-    assert iqm_interval(tasks) == found
-    assert iqm_interval(tasks, seed=1) != found
-    # Stratified: tasks far apart do not widen it, since no run moves to another task
+    estimate = iqm_interval(tasks)
+    assert estimate.value == pytest.approx(np.sort(np.concatenate(tasks))[15:45].mean())
+    assert estimate.low < estimate.value < estimate.high
+    assert iqm_interval(tasks) == estimate
+    assert iqm_interval(tasks, seed=1) != estimate
+    # Stratified: a distance between tasks does not widen it, since runs are resampled within their task
     assert iqm_interval([[0.0] * 5, [100.0] * 5])[1:] == (iqm([0.0] * 5 + [100.0] * 5),) * 2
 
 
-def test_the_bootstrap_covers_about_as_often_as_it_says():
-    """Mean of 95% intervals' coverage over 200 draws of 3 tasks x 10 runs; the percentile bootstrap is a bit short."""
+def test_bootstrap_interval_covers_about_95_percent():
+    """Coverage of 200 intervals, of 3 tasks x 10 runs each; the percentile bootstrap covers a little less than 95%."""
     covered = [
-        found.low <= 0.3 <= found.high
+        estimate.low <= 0.3 <= estimate.high
         for seed in range(200)
-        if (found := iqm_interval(list(draws(seed, 3, 10)), resamples=300))
+        if (estimate := iqm_interval(list(draws(seed, 3, 10)), resamples=300))
     ]
     assert 0.87 <= np.mean(covered) <= 0.99
 
@@ -138,24 +138,24 @@ def test_probability_of_improvement_is_mann_whitneys_u():
             for pair in zip(a, b, strict=True)
         ]
     )
-    found = probability_of_improvement(a, b)
-    assert found.value == pytest.approx(by_hand)
+    estimate = probability_of_improvement(a, b)
+    assert estimate.value == pytest.approx(by_hand)
     u = [stats.mannwhitneyu(x, y).statistic / (len(x) * len(y)) for x, y in zip(a, b, strict=True)]
-    assert found.value == pytest.approx(np.mean(u))
-    assert found.low <= found.value <= found.high
+    assert estimate.value == pytest.approx(np.mean(u))
+    assert estimate.low <= estimate.value <= estimate.high
     assert probability_of_improvement([[2.0, 3.0]], [[0.0, 1.0]]) == (1.0, 1.0, 1.0)
 
 
 def test_performance_profile_by_hand():
     tasks = [[0.0, 0.5], [0.5, 1.0]]
-    found = performance_profile(tasks, [-0.1, 0.0, 0.5, 1.0])
-    assert [point.value for point in found] == [1.0, 0.75, 0.25, 0.0]
-    assert (found[0].low, found[3].high) == (1.0, 0.0)
+    profile = performance_profile(tasks, [-0.1, 0.0, 0.5, 1.0])
+    assert [point.value for point in profile] == [1.0, 0.75, 0.25, 0.0]
+    assert (profile[0].low, profile[3].high) == (1.0, 0.0)
     # Above 0.5 is one run of the second task only, in each resample 0, 1 or 2 of 4
-    assert (found[2].low, found[2].high) == (0.0, 0.5)
+    assert (profile[2].low, profile[2].high) == (0.0, 0.5)
 
 
-def test_two_samples_against_scipy():
+def test_mann_whitney_and_wasserstein_equal_scipy():
     a, b = draws(1, 8), draws(2, 11)
     assert mann_whitney(a, b, "less") == pytest.approx(tuple(stats.mannwhitneyu(a, b, alternative="less")))
     assert wasserstein([0.0, 1.0], [5.0, 6.0]) == pytest.approx(5.0)
@@ -163,18 +163,18 @@ def test_two_samples_against_scipy():
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
         lambda: welch([1.0], [1.0, 2.0]),
         lambda: welch([1.0, np.nan], [1.0, 2.0]),
         lambda: welch([1.0, 2.0], [1.0, 2.0], "larger"),
-        lambda: paired([1.0, 2.0], [1.0, 2.0, 3.0]),
+        lambda: paired_t_test([1.0, 2.0], [1.0, 2.0, 3.0]),
         lambda: mean([]),
         lambda: iqm_interval([]),
         lambda: iqm_interval([[]]),
         lambda: probability_of_improvement([[1.0]], [[1.0], [2.0]]),
     ],
 )
-def test_what_has_no_answer_is_refused(ask):
+def test_invalid_inputs_are_refused(call):
     with pytest.raises(BecauseError, match=r"Got .* Needed: .* Fix:"):
-        ask()
+        call()

@@ -1,12 +1,16 @@
 """BECAUSE (Lin et al., NeurIPS 2024): bilinear causal representation for generalizable offline model-based RL.
 
-    1  estimate the causal mask M from the data, weighted over batches of trajectories (M-bar, equation 7)
-    2  learn phi, mu and the core under it                                             (equations 5 and 6)
-    3  fit the energy of (s, a, s') on the causal representation                       (equation 8)
-    4  plan pessimistically: Q(s, a) = r - lambda (E(s, a) + 1) / 2 + E V(s')          (equation 9)
+The file follows Algorithm 1 of the paper; equation numbers are the paper's.
 
-The paper's ablations are configs: `optimism` plans without the energy, with uniform proposals; `linear` keeps
-every edge; `full` takes one mask of all the data instead of the weighted mean over batches.
+    estimate the causal mask M, averaged over batches of trajectories to M-bar      (equations 5 and 7)
+    fit phi, mu and the core under the mask: the world model                        (equation 6)
+    fit the energy of (s, a, s') on the causal representation                       (equation 8)
+    plan pessimistically: Q(s, a) = r - lambda (E(s, a) + 1) / 2 + E V(s')          (equation 9)
+
+Where it departs from the paper, and why: the mask is estimated once, from the factors themselves, and does not return
+to the features in later rounds, since tests on factors do not depend on phi and mu; the next state is a readout of
+phi, not of phi^T M mu (`models.bilinear`); and the mask gates the inputs of phi, so that a non-parent has no path to
+its target. The paper's ablations are settings (`presets.VARIANTS`).
 """
 
 from __future__ import annotations
@@ -15,20 +19,20 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from because_rl.discovery.discover import discover
 from because_rl.io import arrays_sha256
-from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten
-from because_rl.models.column_statistics import Statistics, statistics
-from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, predict_mu, view
+from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten_mu
+from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
 from because_rl.models.layout import Layout
-from because_rl.models.objective import Weights, effective_rank, world_model_loss
-from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.models.objective import Weights, world_model_loss
+from because_rl.models.prepared_data import PreparedData, Statistics, prepare
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Stage
 from because_rl.transitions import Transitions
@@ -46,7 +50,7 @@ class BecauseConfig(PlanningConfig):
     batches: int = 3
     """of trajectories, over which the mask is averaged (M-bar); 0: one mask of all the data"""
     mask_rows: int | None = None
-    """transitions that the mask is found from, in whole episodes spread over the data; None: all"""
+    """transitions from which the mask is estimated, in whole episodes spread over the data; None: all"""
     weights: Weights = field(default_factory=Weights)
     energy: EnergyWeights = field(default_factory=EnergyWeights)
 
@@ -57,97 +61,91 @@ class Because(Method):
     def __init__(self, config: BecauseConfig):
         self.config = config
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, seeds = self.config, len(run.seeds)
-        layout = Layout(data.factors)
-        train = data.batch(~data.held_out)
-        stats = statistics(layout, data.state, data.action, data.next_state)
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared = self.config, prepare(data)
 
-        # Causal mask (lines 5 to 9 of Algorithm 1)
-        weights = run.cached("mask", lambda: {"weights": self._mask(data)}, self._mask_of(data))["weights"]
-        gates = broadcast_over_seeds(make_gates(layout, weights), seeds)
+        # Lines 5 to 9: the causal mask, estimated on batches of trajectories and averaged to M-bar (equations 5, 7)
+        mask = estimate_mask(c, data, run)
+        gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
 
-        # World model (line 4)
-        world = run.fit(
-            Stage(
-                "world",
-                lambda key, fixed: BilinearModel(layout, key, hidden=c.hidden),
-                partial(world_model_loss, c.weights, stats),
-                c.world_steps,
-                c.batch,
-                c.rate,
-            ),
-            train,
-            gates,
-            of={"hidden": c.hidden, "weights": asdict(c.weights)},
-        )
-        apart = max(1, len(train["next_state"]) // 4000)
-        some, others = train["next_state"][::apart], train["next_state"][apart // 2 :: apart]
-        whitening = jax.jit(
-            jax.vmap(lambda model: [whiten(f)[1] for f in jax.vmap(partial(model.represent, stats))(some)])
-        )(world)
-        rank = jax.jit(jax.vmap(lambda model, white: effective_rank(stats, model, white, others)))(world, whitening)
+        # Line 4: the world model, phi and mu under the mask (equation 6)
+        world = run.fit(world_model_stage(c, prepared), prepared.train, gates)
 
-        # Uncertainty (line 11)
-        energy = run.fit(
-            Stage(
-                "energy",
-                lambda key, fixed: EnergyModel(layout, key, hidden=c.energy_hidden),
-                partial(energy_loss, c.energy, stats),
-                c.energy_steps,
-                c.batch,
-                c.rate,
-            ),
-            train,
-            (world, whitening, gates),
-            of={"hidden": c.energy_hidden, "energy": asdict(c.energy)},
-        )
+        # Line 11: the energy on the causal representation, our measure of uncertainty (equation 8)
+        whitening = whiten_mu(world, prepared.stats, prepared.train["next_state"])
+        energy = run.fit(energy_stage(c, prepared), prepared.train, (world, whitening, gates))
 
-        # Pessimistic planning (lines 12 to 18)
+        # Lines 12 to 18: candidates from the behaviour policy, the best of them by pessimistic return (equation 9)
+        proposals = fit_proposals(c, prepared, run, mask)
         parameters = {"world": world, "energy": energy, "gates": gates}
-        figures = {"least rank of mu": np.asarray(rank).min(1)}
-        return make_planner_agent(data, run, c, layout, stats, weights, parameters, predict, figures)
+        return make_planner_agent(c, prepared, run, predict, parameters, proposals)
 
-    def _mask_of(self, data: Transitions) -> dict[str, Any]:
-        """All that decides the mask."""
-        seen = {"state": data.state, "action": data.action, "next_state": data.next_state, "episode": data.episode}
-        c = self.config
-        settings = {"mask": c.mask, "test": c.test, "threshold": c.threshold, "batches": c.batches}
-        if c.mask_rows is not None:
-            settings["rows"] = c.mask_rows
-        return settings | {"data": arrays_sha256(seen), "factors": data.factors.to_dict()}
 
-    def _mask(self, data: Transitions) -> np.ndarray:
-        """(inputs, targets) weights in [0, 1]."""
-        c = self.config
+def estimate_mask(c: BecauseConfig, data: Transitions, run: Run) -> np.ndarray:
+    """M-bar, (inputs, targets) weights in [0, 1]: the share of batches that keep an edge, weighted by equation 7."""
+
+    def estimate() -> dict[str, np.ndarray]:
         if c.mask == "full":
-            return np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
-        keep = np.ones(len(data), bool)
-        if c.mask_rows is not None:
-            episodes, lengths = np.unique(data.episode, return_counts=True)
-            count = np.clip(round(c.mask_rows / lengths.mean()), 1, len(episodes))
-            keep = np.isin(data.episode, episodes[np.linspace(0, len(episodes) - 1, int(count)).astype(int)])
-        found = discover(
-            data.factors,
-            data.state[keep],
-            data.action[keep],
-            data.next_state[keep],
-            data.episode[keep],
-            test=c.test,
-            threshold=c.threshold,
-            batches=c.batches,
-        )
-        return found.mask.weight.astype(np.float32)
+            return {"weights": full_mask(data.factors)}
+        rows = _spread_episodes(data.episode, c.mask_rows)
+        transitions = data.state[rows], data.action[rows], data.next_state[rows], data.episode[rows]
+        discovery = discover(data.factors, *transitions, test=c.test, threshold=c.threshold, batches=c.batches)
+        return {"weights": discovery.mask.weight.astype(np.float32)}
+
+    return run.cached("mask", estimate, mask_cache_key(c, data))["weights"]
+
+
+def _spread_episodes(episode: np.ndarray, count: int | None) -> np.ndarray:
+    """(rows,) which rows to take: about `count` of them, in whole episodes at even distances; None: all."""
+    if count is None:
+        return np.ones(len(episode), bool)
+    episodes, lengths = np.unique(episode, return_counts=True)
+    wanted = np.clip(round(count / lengths.mean()), 1, len(episodes))
+    return np.isin(episode, episodes[np.linspace(0, len(episodes) - 1, int(wanted)).astype(int)])
+
+
+def mask_cache_key(c: BecauseConfig, data: Transitions) -> dict[str, Any]:
+    """All that decides the mask, so that runs on the same data can share it."""
+    arrays = {"state": data.state, "action": data.action, "next_state": data.next_state, "episode": data.episode}
+    settings = {"mask": c.mask, "test": c.test, "threshold": c.threshold, "batches": c.batches, "rows": c.mask_rows}
+    return settings | {"data": arrays_sha256(arrays), "factors": data.factors.to_dict()}
+
+
+def world_model_stage(c: BecauseConfig, prepared: PreparedData) -> Stage:
+    """Likelihood of the next factors, and equation 6 on whitened mu (`models.objective`)."""
+    return Stage(
+        "world",
+        lambda key, fixed: BilinearModel(prepared.layout, key, hidden=c.hidden),
+        partial(world_model_loss, c.weights, prepared.stats),
+        c.world_steps,
+        c.batch,
+        c.rate,
+        settings={"hidden": c.hidden, "weights": asdict(c.weights)},
+    )
+
+
+def energy_stage(c: BecauseConfig, prepared: PreparedData) -> Stage:
+    """Equation 8: low energy for what happened, high energy for what did not (`models.energy`)."""
+    return Stage(
+        "energy",
+        lambda key, fixed: EnergyModel(prepared.layout, key, hidden=c.energy_hidden),
+        partial(energy_loss, c.energy, prepared.stats),
+        c.energy_steps,
+        c.batch,
+        c.rate,
+        settings={"hidden": c.energy_hidden, "energy": asdict(c.energy)},
+    )
 
 
 def predict(
     layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
 ) -> tuple[list[Outputs], Array]:
-    """The outputs, and (E + 1) / 2 where the goal is decided: the mean over the goal-bearing targets."""
-    bearing = tuple(n for n, wanted in enumerate(layout.goal_bearing) if wanted) or tuple(range(len(layout.families)))
+    """The world model's outputs, and (E + 1) / 2, the mean over the targets that the goal is about."""
+    goal_families = tuple(n for n, bearing in enumerate(layout.goal_bearing) if bearing)
+    families = goal_families or tuple(range(len(layout.families)))
     x = jnp.concatenate([state, action])
     outputs = p["world"](stats, p["gates"], x)
-    told = predict_mu(p["world"], outputs)
-    seen = view(p["world"], stats, p["gates"], x, bearing)
-    energy = p["energy"](seen, [told[n] for n in bearing], bearing)
+    expected_mu = predict_mu(p["world"], outputs)
+    features = family_features(p["world"], stats, p["gates"], x, families)
+    energy = p["energy"](features, [expected_mu[n] for n in families], families)
     return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0

@@ -1,20 +1,20 @@
 """CDL (Wang et al., ICML 2022): causal dynamics learning for task-independent state abstraction.
 
-Each target j has a feature of every possible parent i, of which it sees the elementwise maximum over a set S:
+Each target j has a feature of every possible parent i, and is predicted from their elementwise maximum over a set S:
 
-    h_j(S) = max_{i in S} relu(g_ij(x_i)),    p_j(s'_j | x_S) = the likelihood of its type, read from h_j(S).
+    h_j(S) = max_{i in S} relu(g_ij(x_i)),    p_j(s'_j | x_S) = the likelihood of its type, a function of h_j(S).
 
-One set of networks is fitted with all parents, with one of them left out at random, and with those found so far:
+One set of networks is fitted with all parents, with one of them left out at random, and with the current parents:
 
     L = -sum_j E [log p_j(s'_j | x) + log p_j(s'_j | x without x_i) + log p_j(s'_j | x_PA(j))],    i ~ uniform
     I_ij   <- (1 - tau) I_ij + tau E_held-out [log p_j(s'_j | x) - log p_j(s'_j | x without x_i)]
     PA(j)  =  {i: I_ij >= threshold}
 
-so that I_ij runs after the conditional mutual information of x_i and s'_j given all the rest. What plans is
-p_j(s'_j | x_PA(j)), and the state abstraction is what the graph joins to the goal.
+so that I_ij is a running estimate of the conditional mutual information of x_i and s'_j given all the rest. Plans use
+p_j(s'_j | x_PA(j)), and the state abstraction is the set of factors from which the graph has a path to the goal.
 
-`variant="regularised"` is the method's rival with a learned mask, whose two numbers are all that the BECAUSE paper's
-table has on CDL: edges are drawn by Gumbel-sigmoid from log-odds theta_ij, which begin at `initial`,
+`variant="regularised"` is the learned mask that the CDL paper compares itself with, whose two numbers are all that the
+BECAUSE paper's table has on CDL: edges are drawn by Gumbel-sigmoid from log-odds theta_ij, which begin at `initial`,
 
     L = -E sum_j log p_j(s'_j | x_S),  i in S with probability sigmoid(theta_ij),  + sparsity sum_ij sigmoid(theta_ij)
 
@@ -22,11 +22,11 @@ and PA(j) = {i: theta_ij > 0}.
 
 Adaptations: offline, so one fit instead of a collecting agent, and the shared planner with the goal's own reward
 instead of a learned one; g_ij is a network for each kind, then a layer for each pair of kinds with small, decayed
-deviations of each (i, j), so that factors of one kind share what they can; how two factors of one kind lie to each
-other counts as a feature of both, there when both are; heads by kind, slot by slot where a kind has slots, and
-background rows for binary factors, as in the other models. A factor is always its own parent.
-One row of held-out data counts at most `most` nats, since near-deterministic factors have wild likelihoods. There is
-no uncertainty, so that plans pay no penalty.
+deviations of each (i, j), so that factors of one kind share what they can; the relation of two factors of one kind
+(`nodes.pairs`) is a feature of both, present when both are parents; heads by kind, slot by slot where a kind has slots,
+and background rows for binary factors, as in the other models. A factor is always its own parent. One row of held-out
+data counts at most `most` nats, since near-deterministic factors have extreme likelihoods. There is no uncertainty, so
+plans pay no penalty.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models import nodes
 from because_rl.models.bilinear import DenseHead, Outputs
-from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Family, Layout
 from because_rl.models.likelihood import negative_log_likelihood, per_target, split
 from because_rl.models.nets import normal, silu, uniform
 from because_rl.models.objective import Weights, background
-from because_rl.models.policy import coin
-from because_rl.planning.proposals import PlanningConfig, make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.models.policy import sample_bernoulli
+from because_rl.models.prepared_data import Statistics, prepare
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import PlanningConfig, fit_proposals
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
-HELD = 2048
+HELD_OUT_ROWS = 2048
 """Held-out rows that information is measured on, at most."""
 
 
@@ -70,15 +71,16 @@ class CDLConfig(PlanningConfig):
     threshold: float = 0.02
     """nats of information that make an edge"""
     tau: float = 0.05
-    """how fast the running average follows"""
+    """rate of the running average I"""
     most: float = 3.0
+    """largest information of one row, in nats"""
     initial: float = 1.0
     """mask coefficient that every edge begins with: I_ij, or theta_ij"""
     sparsity: float = 1e-3
     mask_rate: float = 0.01
     """learning rate of theta"""
     deviation: float = 1e-3
-    """weight of the squares of what sets factors of one kind apart"""
+    """weight of the squared deviations of single factors from the networks of their kind"""
     background: float = 1.0
     """weight of the belief that events do not happen far from the data"""
 
@@ -88,8 +90,129 @@ class CDLConfig(PlanningConfig):
         return self.threshold if self.variant == "information" else 0.0
 
 
+class CDL(Method):
+    name = "cdl"
+
+    def __init__(self, config: CDLConfig | None = None):
+        self.config = config or CDLConfig()
+
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared = self.config, prepare(data)
+        rows = np.flatnonzero(data.held_out)
+        held_out = data.batch(rows[np.linspace(0, len(rows) - 1, min(len(rows), HELD_OUT_ROWS)).astype(int)])
+        learner = run.fit(cdl_stage(c, prepared.layout, prepared.stats, held_out), prepared.train, ())
+        graphs = jax.vmap(lambda mask: graph_from_mask(mask, c.least))(learner.mask)
+
+        # The behaviour policy and the value see the factors with a path to the goal in the graph of at least one seed.
+        proposals = fit_proposals(c, prepared, run, np.asarray(graphs.mean(0)))
+        parameters = {"world": learner.model, "mask": graphs}
+        diagnostics = {"edges": np.asarray(graphs.sum((1, 2)))}
+        return make_planner_agent(c, prepared, run, nodes.predict, parameters, proposals, diagnostics)
+
+
+class Learner(NamedTuple):
+    model: Any
+    mask: Any
+    """(inputs, targets) I or theta"""
+
+
+def graph_from_mask(mask: Float[Array, "inputs targets"], least: float) -> Float[Array, "inputs targets"]:
+    """The graph, 1 for an edge: those of at least `least`, and from every factor to itself."""
+    return jnp.maximum(
+        (jax.lax.stop_gradient(mask) >= least).astype(jnp.float32), jnp.eye(mask.shape[0], mask.shape[1])
+    )
+
+
+def cdl_stage(c: CDLConfig, layout: Layout, stats: Statistics, held_out: Batch) -> Stage:
+    def init(key: PRNGKeyArray, fixed: Any) -> Learner:
+        shape = len(layout.inputs), len(layout.factors.state)
+        return Learner(ParentsModel(layout, c, stats, key), jnp.full(shape, c.initial, jnp.float32))
+
+    stage = Stage("world", init, partial(cdl_loss, c, stats, held_out), c.world_steps, c.batch, c.rate)
+    mask_rule = optax.sgd(c.tau) if c.variant == "information" else optax.adam(c.mask_rate)
+    rule = optax.partition({"model": stage.optimiser(), "mask": mask_rule}, Learner("model", "mask"))
+    return replace(stage, rule=rule)
+
+
+def cdl_loss(
+    c: CDLConfig, stats: Statistics, held_out: Batch, learner: Learner, fixed: Any, batch: Batch, key: PRNGKeyArray
+) -> tuple[Array, dict[str, Array]]:
+    """L of the variant, and a term whose descent updates the mask."""
+    model, mask = learner
+    layout, rows = model.layout, len(batch["state"])
+    k1, k2, k3, k4 = jax.random.split(key, 4)
+    inputs, targets = mask.shape
+    graph, itself = graph_from_mask(mask, c.least), jnp.eye(inputs, targets)
+
+    noise = uniform(k1, (rows, inputs, targets))
+    if c.variant == "information":
+        left_out = (noise != noise.min(1, keepdims=True)).astype(jnp.float32)  # for each target one input less
+        all_parents = jnp.ones((inputs, targets))
+        masks = jax.vmap(lambda m: jnp.stack([all_parents, jnp.maximum(m, itself), graph]))(left_out)
+        i = _uniform_numbers(inputs, k2, 1)[0]
+        sample = _uniform_numbers(len(held_out["state"]), k3, rows)
+        held_out_batch = {name: held_out[name][sample] for name in ("state", "action", "next_state")}
+        frozen = jax.lax.stop_gradient(model)
+        measured = jax.lax.stop_gradient(information(stats, c.most, frozen, held_out_batch, i))
+        mask_loss = 0.5 * ((mask[i] - measured) ** 2).sum()  # descended at rate tau: the running average
+    else:
+        drawn = sample_bernoulli(jnp.broadcast_to(mask, noise.shape), noise)
+        masks = jnp.maximum(drawn, itself[None])[:, None]
+        mask_loss = c.sparsity * jax.nn.sigmoid(mask).sum()
+
+    def nll(state: Array, action: Array, next_state: Array, masks: Float[Array, "n inputs targets"]) -> Array:
+        features = model.features(stats, jnp.concatenate([state, action]))
+        outputs = jax.vmap(lambda m: model.predict(stats, features, m))(masks)
+        return jax.vmap(lambda out: negative_log_likelihood(layout, stats, out, state, next_state).sum())(outputs)
+
+    nlls = jax.vmap(nll)(batch["state"], batch["action"], batch["next_state"], masks).mean(0)
+    far = background(Weights(background=c.background), stats, model, graph, batch, k4)
+    deviation = nodes.deviation(model) + (model.own**2).sum()
+    total = nlls.sum() + mask_loss + c.background * far + c.deviation * deviation
+    return total, {"nll": nlls[-1], "background": far, "edges": graph.sum()}
+
+
+def _uniform_numbers(count: int, key: PRNGKeyArray, draws: int) -> Array:
+    """`draws` whole numbers below `count`."""
+    return jnp.minimum(uniform(key, (draws,)) * count, count - 1).astype(jnp.int32)
+
+
+def information(
+    stats: Statistics, most: float, model: ParentsModel, batch: Batch, left_out: Array
+) -> Float[Array, " targets"]:
+    """E [log p(s'_j | x) - log p(s'_j | x without x_i)] over the batch, of input i = `left_out`."""
+    layout = model.layout
+    all_parents = jnp.ones((len(layout.inputs), len(layout.factors.state)))
+    without = all_parents * (jnp.arange(len(all_parents)) != left_out)[:, None].astype(jnp.float32)
+
+    def row(state: Array, action: Array, next_state: Array) -> Array:
+        features = model.features(stats, jnp.concatenate([state, action]))
+        each = jax.vmap(lambda m: log_likelihood(layout, stats, model.predict(stats, features, m), state, next_state))
+        full, masked = each(jnp.stack([all_parents, without]))
+        return jnp.clip(full - masked, -most, most)
+
+    return jax.vmap(row)(batch["state"], batch["action"], batch["next_state"]).mean(0)
+
+
+def log_likelihood(
+    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, next_state: Array
+) -> Float[Array, " targets"]:
+    """log p(s'_j | ...) in nats; the shared likelihood scales Gaussians by their spread, which information must not."""
+    shared = negative_log_likelihood(layout, stats, outputs, state, next_state)
+    parts = []
+    for family, out in zip(layout.families, outputs, strict=True):
+        nll = shared[np.array(family.members)]
+        if family.type == "continuous":
+            change = split(layout, family, next_state) - split(layout, family, state)
+            error = change / split(layout, family, stats.change) - out.value
+            nll = (0.5 * (error * jnp.exp(-out.spread)) ** 2 + out.spread).sum(1)
+        parts.append(-nll)
+    return per_target(layout, parts)
+
+
+# The networks ------------------------------------------------------------------------------------------------
 class Features(NamedTuple):
-    """Of one row, before any mask."""
+    """Features of one row, before any mask."""
 
     parent: Float[Array, "inputs targets n"]
     """g, before relu"""
@@ -109,7 +232,8 @@ class ParentsModel(eqx.Module):
     pairs: list[Array]
     """by kind (pairs, targets, n, m)"""
     slot: Float[Array, "relations n"]
-    heads: list[DenseHead | nodes.SlotReader]
+    """by relation, what a factor in a slot adds to the features of that slot"""
+    heads: list[DenseHead | nodes.NodeSlotHead]
 
     def __init__(self, layout: Layout, config: CDLConfig, stats: Statistics, key: PRNGKeyArray):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
@@ -118,13 +242,13 @@ class ParentsModel(eqx.Module):
         self.encoder = nodes.Encoder(layout, (config.hidden, n), k1)
         self.common = normal(k2, (kinds, n, n)) * (2.0 / n) ** 0.5
         self.own, self.bias = jnp.zeros((*edges, n, n)), jnp.zeros((*edges, n))
-        near = jax.eval_shape(lambda x: [p.features for p in nodes.pairs(layout, stats, x)], jnp.zeros(layout.size))
+        shapes = nodes.pair_feature_shapes(layout, stats)
         self.pairs = [
-            normal(k, (f.shape[0], edges[1], n, f.shape[1])) / f.shape[1] ** 0.5
-            for f, k in zip(near, jax.random.split(k3, len(near) + 1), strict=False)
+            normal(k, (count, edges[1], n, width)) / width**0.5
+            for (count, width), k in zip(shapes, jax.random.split(k3, len(shapes) + 1), strict=False)
         ]
         self.slot = normal(k4, (kinds, n))
-        self.heads = nodes.readers(layout, n, config.hidden, k5)
+        self.heads = nodes.make_heads(layout, n, config.hidden, k5)
 
     def __call__(
         self, stats: Statistics, mask: Array, x: Array, families: Sequence[int] | None = None
@@ -133,146 +257,35 @@ class ParentsModel(eqx.Module):
 
     def features(self, stats: Statistics, x: Float[Array, " columns"]) -> Features:
         relation = nodes.relations(self.layout)[:, : len(self.layout.factors.state)]
-        e = silu(self.encoder(stats, x))
-        parent = jnp.einsum("ijmn,in->ijm", self.common[relation] + self.own, e) + self.bias
-        near = [
+        encoded = silu(self.encoder(stats, x))
+        parent = jnp.einsum("ijmn,in->ijm", self.common[relation] + self.own, encoded) + self.bias
+        pairs = [
             p._replace(features=jax.nn.relu(jnp.einsum("pjnm,pm->pjn", w, p.features)))
             for w, p in zip(self.pairs, nodes.pairs(self.layout, stats, x), strict=True)
         ]
-        return Features(parent, near, x)
+        return Features(parent, pairs, x)
 
     def predict(
-        self, stats: Statistics, seen: Features, mask: Array, families: Sequence[int] | None = None
+        self, stats: Statistics, features: Features, mask: Array, families: Sequence[int] | None = None
     ) -> list[Outputs]:
-        """relu and the mask leave 0 of what is out, which no maximum takes."""
+        """The outputs of `families` (None: of all) from the inputs in `mask`.
+
+        relu and the mask leave 0 of an input that is left out, which does not change a maximum.
+        """
         layout, relation = self.layout, nodes.relations(self.layout)
-        near = [p.features * (mask[p.first] * mask[p.second])[:, :, None] for p in seen.pairs]
-        both = jnp.concatenate([jnp.zeros((1, *seen.parent.shape[1:])), *near]).max(0)
-        each = jax.nn.relu(seen.parent) * mask[:, :, None]
+        pairs = [p.features * (mask[p.first] * mask[p.second])[:, :, None] for p in features.pairs]
+        of_pairs = jnp.concatenate([jnp.zeros((1, *features.parent.shape[1:])), *pairs]).max(0)
+        of_parents = jax.nn.relu(features.parent) * mask[:, :, None]
 
-        def there(family: Family) -> Array:
-            mates, who = np.array(layout.slot_kinds[family.kind]), np.array(family.members)
+        def slot_features(family: Family) -> Array:
+            mates, members = np.array(layout.slot_kinds[family.kind]), np.array(family.members)
             others = np.setdiff1d(np.arange(len(mask)), mates)
-            filled = jnp.stack([seen.x[layout.columns[i]] for i in mates])
-            told = filled[:, None, :, None] * self.slot[relation[np.ix_(mates, who)]][:, :, None]
-            here = jax.nn.relu(seen.parent[np.ix_(mates, who)][:, :, None] + told)
-            here = (here * mask[np.ix_(mates, who)][:, :, None, None]).max(0)
-            rest = jnp.maximum(both[who], each[np.ix_(others, who)].max(0))
-            return jnp.maximum(here, rest[:, None])
+            filled = jnp.stack([features.x[layout.columns[i]] for i in mates])
+            shift = filled[:, None, :, None] * self.slot[relation[np.ix_(mates, members)]][:, :, None]
+            on_slots = jax.nn.relu(features.parent[np.ix_(mates, members)][:, :, None] + shift)
+            on_slots = (on_slots * mask[np.ix_(mates, members)][:, :, None, None]).max(0)
+            elsewhere = jnp.maximum(of_pairs[members], of_parents[np.ix_(others, members)].max(0))
+            return jnp.maximum(on_slots, elsewhere[:, None])
 
-        return nodes.read(self.heads, families, stats, self.encoder.embed, jnp.maximum(both, each.max(0)), there)
-
-
-class Learner(NamedTuple):
-    model: Any
-    mask: Any
-    """(inputs, targets) I or theta"""
-
-
-def kept(mask: Float[Array, "inputs targets"], least: float) -> Array:
-    """The graph: edges above `least`, and of every factor to itself."""
-    return jnp.maximum(
-        (jax.lax.stop_gradient(mask) >= least).astype(jnp.float32), jnp.eye(mask.shape[0], mask.shape[1])
-    )
-
-
-def log_likelihood(
-    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, next_state: Array
-) -> Float[Array, " targets"]:
-    """log p(s'_j | ...) in nats: the shared likelihood scales Gaussians by their spread, which information may not."""
-    shared = negative_log_likelihood(layout, stats, outputs, state, next_state)
-    parts = []
-    for family, out in zip(layout.families, outputs, strict=True):
-        nll = shared[np.array(family.members)]
-        if family.type == "continuous":
-            change = split(layout, family, next_state) - split(layout, family, state)
-            error = change / split(layout, family, stats.change) - out.value
-            nll = (0.5 * (error * jnp.exp(-out.spread)) ** 2 + out.spread).sum(1)
-        parts.append(-nll)
-    return per_target(layout, parts)
-
-
-def information(
-    stats: Statistics, most: float, model: ParentsModel, batch: Batch, left_out: Array
-) -> Float[Array, " targets"]:
-    """E [log p(s'_j | x) - log p(s'_j | x without x_i)] over the batch, of input i = `left_out`."""
-    layout = model.layout
-    every = jnp.ones((len(layout.inputs), len(layout.factors.state)))
-    without = every * (jnp.arange(len(every)) != left_out)[:, None].astype(jnp.float32)
-
-    def row(state: Array, action: Array, next_state: Array) -> Array:
-        seen = model.features(stats, jnp.concatenate([state, action]))
-        each = jax.vmap(lambda m: log_likelihood(layout, stats, model.predict(stats, seen, m), state, next_state))
-        full, masked = each(jnp.stack([every, without]))
-        return jnp.clip(full - masked, -most, most)
-
-    return jax.vmap(row)(batch["state"], batch["action"], batch["next_state"]).mean(0)
-
-
-def _any_of(count: int, key: PRNGKeyArray, draws: int) -> Array:
-    return jnp.minimum(uniform(key, (draws,)) * count, count - 1).astype(jnp.int32)
-
-
-def cdl_loss(
-    c: CDLConfig, stats: Statistics, held: Batch, learner: Learner, fixed: Any, batch: Batch, key: PRNGKeyArray
-) -> tuple[Array, dict[str, Array]]:
-    model, mask = learner
-    layout, rows = model.layout, len(batch["state"])
-    k1, k2, k3, k4 = jax.random.split(key, 4)
-    inputs, targets = mask.shape
-    graph, itself = kept(mask, c.least), jnp.eye(inputs, targets)
-
-    def nll(state: Array, action: Array, next_state: Array, masks: Float[Array, "n inputs targets"]) -> Array:
-        seen = model.features(stats, jnp.concatenate([state, action]))
-        outputs = jax.vmap(lambda m: model.predict(stats, seen, m))(masks)
-        return jax.vmap(lambda out: negative_log_likelihood(layout, stats, out, state, next_state).sum())(outputs)
-
-    some = uniform(k1, (rows, inputs, targets))
-    if c.variant == "information":
-        without = (some != some.min(1, keepdims=True)).astype(jnp.float32)  # for each target one input less
-        everything = jnp.ones((inputs, targets))
-        masks = jax.vmap(lambda m: jnp.stack([everything, jnp.maximum(m, itself), graph]))(without)
-        i = _any_of(inputs, k2, 1)[0]
-        rows_held = _any_of(len(held["state"]), k3, rows)
-        fresh = {name: held[name][rows_held] for name in ("state", "action", "next_state")}
-        found = jax.lax.stop_gradient(information(stats, c.most, jax.lax.stop_gradient(model), fresh, i))
-        about = 0.5 * ((mask[i] - found) ** 2).sum()  # descended at rate tau: the running average
-    else:
-        masks = jnp.maximum(coin(jnp.broadcast_to(mask, some.shape), some), itself[None])[:, None]
-        about = c.sparsity * jax.nn.sigmoid(mask).sum()
-    costs = jax.vmap(nll)(batch["state"], batch["action"], batch["next_state"], masks).mean(0)
-    far = background(Weights(background=c.background), stats, model, graph, batch, k4)
-    apart = nodes.deviation(model) + (model.own**2).sum()
-    total = costs.sum() + about + c.background * far + c.deviation * apart
-    return total, {"nll": costs[-1], "background": far, "edges": graph.sum()}
-
-
-def cdl_stage(c: CDLConfig, layout: Layout, stats: Statistics, held: Batch) -> Stage:
-    def init(key: PRNGKeyArray, fixed: Any) -> Learner:
-        shape = len(layout.inputs), len(layout.factors.state)
-        return Learner(ParentsModel(layout, c, stats, key), jnp.full(shape, c.initial, jnp.float32))
-
-    stage = Stage("world", init, partial(cdl_loss, c, stats, held), c.world_steps, c.batch, c.rate)
-    follow = optax.sgd(c.tau) if c.variant == "information" else optax.adam(c.mask_rate)
-    return replace(stage, rule=optax.partition({"model": stage.optimiser(), "mask": follow}, Learner("model", "mask")))
-
-
-class CDL(Method):
-    name = "cdl"
-
-    def __init__(self, config: CDLConfig | None = None):
-        self.config = config or CDLConfig()
-
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, layout = self.config, Layout(data.factors)
-        stats = statistics(layout, data.state, data.action, data.next_state)
-        rows = np.flatnonzero(data.held_out)
-        held = data.batch(rows[np.linspace(0, len(rows) - 1, min(len(rows), HELD)).astype(int)])
-        learner = run.fit(cdl_stage(c, layout, stats, held), data.batch(~data.held_out), ())
-        graphs = jax.vmap(lambda mask: kept(mask, c.least))(learner.mask)
-        parameters = {"world": learner.model, "mask": graphs}
-        figures = {"edges": np.asarray(graphs.sum((1, 2)))}
-        # The action law and the value see what some seed's graph joins to the goal.
-        return make_planner_agent(
-            data, run, c, layout, stats, np.asarray(graphs.mean(0)), parameters, nodes.predict, figures
-        )
+        h = jnp.maximum(of_pairs, of_parents.max(0))
+        return nodes.apply_heads(self.heads, families, stats, self.encoder.embed, h, slot_features)

@@ -1,5 +1,4 @@
-"""Delphic offline RL (Pace et al. 2024, "... under Nonidentifiable Hidden Confounding"): doubt what only a hidden
-cause could tell apart.
+"""Delphic offline RL (Pace et al. 2024, "... under Nonidentifiable Hidden Confounding"): uncertainty from confounders.
 
 A *world* w explains the logged episodes by a hidden z, one per episode, that moves both actions and outcomes:
 
@@ -8,28 +7,28 @@ A *world* w explains the logged episodes by a hidden z, one per episode, that mo
     L_w = E_{z ~ nu_w} [ -log T_w(s' | s, a, z) - log pi_w(a | s, g, z) ] + kl * KL(nu_w | N(0, 1)).
 
 All worlds explain the same data, yet they answer differently what (s, a) would lead to if a were *chosen*, for then z
-comes from its prior and not from what a tells about it. With M models, each on a bootstrap, in each of K worlds and
-m = E_z E T_wi(. | s, a, z) for what model i of world w expects, total variance falls into
+comes from its prior and not from its posterior given a. With M models, each on a bootstrap, in each of K worlds and
+m = E_z E T_wi(. | s, a, z) for the expectation of model i of world w, the total variance has two parts,
 
-    epistemic(s, a) = E_w Var_i m        what more data would settle,
-    delphic(s, a)   = Var_w E_i m - E_w Var_i m / M, at least 0:   what no data would.
+    epistemic(s, a) = E_w Var_i m        which more data would reduce,
+    delphic(s, a)   = Var_w E_i m - E_w Var_i m / M, at least 0:   which no data would.
 
 The reward is lowered by lambda u / (u + mean u on held-out data), u = delphic + weight * epistemic.
 
-What keeps worlds apart. Which of them is true the transitions do not say, so there must be several, but worlds that
+What keeps worlds different. The transitions do not say which of them is true, so there must be several, but worlds that
 are free to choose tend to choose alike. Hence world w may use a share of z only, z_w = rho_w z + sqrt(1 - rho_w^2)
 noise, where rho goes evenly from 0 (nothing is hidden, and all that goes along with an action is its effect) to 1:
 this stands for the original's bound on the strength of confounding. Each fits the transitions, one by one, as well as
-any; a small rho does not tell how those of an episode go together. Without confounding all worlds say the same.
+any; a small rho does not explain how those of an episode go together. Without confounding all worlds agree.
 
 Adaptations. *Value*: the original takes variances of Q and trains CQL; all methods here that have a model plan in it,
-so u is about what the planner believes, the next state (continuous factors in units of their usual change, discrete
+so u is about what the planner relies on, the next state (continuous factors in units of their usual change, discrete
 ones in probability), and step by step. CQL's own pessimism has `epistemic` in its place. *Prior*: T is linear in z
 around its value at z = 0, so that E_z T needs no draws (of log-odds it is the median). *Moments*: at the table's KL
-weight posteriors wander off the prior, so z is standardised over the batch; then 0 is the mean over episodes.
+weight posteriors drift away from the prior, so z is standardised over the batch; then 0 is the mean over episodes.
 *Encoder*: it sees means and spreads of an episode's states, actions and changes. *Goal-conditioned*: pi_w sees the
 goal. *Vector states*: T_w has the factors, encoders by kind and likelihoods that all models have, and pi_w the action
-law of all imitators (`actor`). The table's weight of the penalty is kept, though its unit is not told.
+distribution of all imitators (`policy`). The table's weight of the penalty is kept, though it does not give its unit.
 """
 
 from __future__ import annotations
@@ -45,14 +44,15 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
-from because_rl.models.column_statistics import LEAST, Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import MLP, normal
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution
-from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.models.prepared_data import LEAST, PreparedData, Statistics, prepare
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -67,23 +67,73 @@ class DelphicConfig(PlanningConfig):
     """columns of z"""
     kl: float = 1e-4
     epistemic: float = 1.0
-    """weight of the ensembles' own doubt beside the delphic one"""
+    """weight of the epistemic variance beside the delphic one"""
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
 
 
+class Delphic(Method):
+    name = "delphic"
+
+    def __init__(self, config: DelphicConfig | None = None):
+        self.config = config or DelphicConfig()
+
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared, mask, train = self.config, prepare(data), full_mask(data.factors), ~data.held_out
+        layout, stats = prepared.layout, prepared.stats
+        gates = broadcast_over_seeds(make_gates(layout, mask), len(run.seeds))
+
+        # The worlds, which explain the same data by more or less confounding
+        distribution = action_distribution(data.factors, data.action[train])
+        summary = episode_summaries(data, stats)[train]
+        batch = {**prepared.train, "summary": jnp.asarray(summary)}
+        stage = worlds_stage(c, layout, stats, PolicyInput(data.factors, stats), distribution, summary.shape[1])
+        worlds = run.fit(stage, batch, gates)
+
+        # Plans pay for what the worlds disagree about
+        parameters = {"models": worlds.model, "gates": gates}
+        parameters["mean_uncertainty"] = mean_uncertainty(c, prepared, parameters)
+        proposals = fit_proposals(c, prepared, run, mask)
+        return make_planner_agent(c, prepared, run, partial(predict, c), parameters, proposals)
+
+
+def episode_summaries(data: Transitions, stats: Statistics) -> np.ndarray:
+    """(rows, ...) mean and spread of standardised states, actions and changes over each row's episode."""
+    rows = (np.hstack([data.state, data.action]) - np.asarray(stats.mean)) / np.asarray(stats.scale)
+    rows = np.hstack([rows, (data.next_state - data.state) / np.asarray(stats.change)]).astype(np.float64)
+    _, episode_of_row = np.unique(data.episode, return_inverse=True)
+    count = np.bincount(episode_of_row)[:, None]
+
+    def episode_mean(values: np.ndarray) -> np.ndarray:
+        total = np.zeros((len(count), values.shape[1]))
+        np.add.at(total, episode_of_row, values)
+        return total / count
+
+    mean = episode_mean(rows)
+    spread = np.sqrt(episode_mean((rows - mean[episode_of_row]) ** 2))
+    return np.hstack([mean, spread])[episode_of_row].astype(np.float32)
+
+
+# The worlds --------------------------------------------------------------------------------------------------
 class World(eqx.Module):
     """One model of one world."""
 
     model: BilinearModel
     """T at z = 0"""
     shift: list[Array]
-    """of each family, (p, columns, latent): what z adds to its outputs, times phi"""
+    """for each family, (p, columns, latent): what z adds to its outputs, times phi"""
     encoder: MLP
     behaviour: MLP
 
     def __init__(
-        self, layout: Layout, key: PRNGKeyArray, c: DelphicConfig, summary: int, seen: int, law: ActionDistribution
+        self,
+        layout: Layout,
+        key: PRNGKeyArray,
+        c: DelphicConfig,
+        summary_size: int,
+        policy_size: int,
+        distribution: ActionDistribution,
     ):
+        """`summary_size`: columns of an episode's summary. `policy_size`: of the input of pi, beside z."""
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.model = BilinearModel(layout, k1, hidden=c.hidden, events=1)
         self.shift = []
@@ -92,15 +142,17 @@ class World(eqx.Module):
         ):
             columns = family.width + (family.optional and family.type == "categorical")
             self.shift.append(0.1 * normal(k, (len(core), columns, c.latent)) / len(core) ** 0.5)
-        self.encoder = MLP((summary, c.hidden, 2 * c.latent), k3)
-        self.behaviour = MLP((seen + c.latent, c.hidden, c.hidden, law.outputs), k4, last=0.1)
+        self.encoder = MLP((summary_size, c.hidden, 2 * c.latent), k3)
+        sizes = (policy_size + c.latent, c.hidden, c.hidden, distribution.output_size)
+        self.behaviour = MLP(sizes, k4, last=0.1)
 
     def __call__(self, stats: Statistics, gates: Gates, x: Array, z: Float[Array, " latent"]) -> list[Outputs]:
-        moved = []
+        """T(. | s, a, z) for one row x = [s, a]."""
+        shifted = []
         for out, shift in zip(self.model(stats, gates, x), self.shift, strict=True):
-            by = jnp.einsum("mp,pcl,l->mc", out.phi, shift, z)
-            moved.append(out._replace(value=out.value + (by[:, None] if out.value.ndim == 3 else by)))
-        return moved
+            change = jnp.einsum("mp,pcl,l->mc", out.phi, shift, z)
+            shifted.append(out._replace(value=out.value + (change[:, None] if out.value.ndim == 3 else change)))
+        return shifted
 
     def encode(self, summary: Float[Array, "rows summary"], key: PRNGKeyArray) -> tuple[Array, Array]:
         """A z for each row, with mean 0 and variance 1 over the rows, and the mean KL from the prior."""
@@ -111,117 +163,82 @@ class World(eqx.Module):
         return (z - z.mean(0)[None]) * jax.lax.rsqrt(z.var(0) + LEAST)[None], kl
 
 
-def world_loss(
+def worlds_stage(
+    c: DelphicConfig,
+    layout: Layout,
+    stats: Statistics,
+    policy_input: PolicyInput,
+    distribution: ActionDistribution,
+    summary_size: int,
+) -> Stage:
+    """`summary_size`: columns of `episode_summaries`."""
+
+    def init(key: PRNGKeyArray, fixed: Any) -> World:
+        keys = jax.random.split(key, c.worlds * c.members)
+        return jax.vmap(lambda k: World(layout, k, c, summary_size, policy_input.size, distribution))(keys)
+
+    loss = partial(worlds_loss, c, stats, policy_input, distribution)
+    return Stage("worlds", init, loss, c.world_steps, c.batch, c.rate)
+
+
+def worlds_loss(
     c: DelphicConfig,
     stats: Statistics,
-    view: PolicyInput,
-    law: ActionDistribution,
+    policy_input: PolicyInput,
+    distribution: ActionDistribution,
     worlds: World,
     gates: Gates,
     batch: Batch,
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
-    """`worlds` have a leading axis of worlds times members; each learns from its own draw from the batch."""
+    """The sum of L_w; `worlds` have a leading axis of worlds times members, each with its own draw from the batch."""
     rows = len(batch["state"])
 
-    def one(world: World, rho: Array, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
+    def world_loss(world: World, rho: Array, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
         k1, k2, k3, k4 = jax.random.split(key, 4)
-        some = jax.random.randint(k1, (rows,), 0, rows)
-        mine = {name: values[some] for name, values in batch.items()}
-        z, kl = world.encode(mine["summary"], k2)
+        drawn = jax.random.randint(k1, (rows,), 0, rows)
+        bootstrap = {name: values[drawn] for name, values in batch.items()}
+        z, kl = world.encode(bootstrap["summary"], k2)
         z = rho * z + jnp.sqrt(1.0 - rho**2) * normal(k3, z.shape)
-        x = jnp.concatenate([mine["state"], mine["action"]], axis=1)
+        x = jnp.concatenate([bootstrap["state"], bootstrap["action"]], axis=1)
 
-        def row(x: Array, z: Array, state: Array, goal: Array, action: Array, after: Array) -> tuple[Array, Array]:
-            told = negative_log_likelihood(world.model.layout, stats, world(stats, gates, x, z), state, after).sum()
-            return told, law.cost(world.behaviour(jnp.concatenate([view(state, goal), z])), action)
+        def row(x: Array, z: Array, state: Array, goal: Array, action: Array, next_state: Array) -> tuple[Array, Array]:
+            outputs = world(stats, gates, x, z)
+            nll = negative_log_likelihood(world.model.layout, stats, outputs, state, next_state).sum()
+            policy_out = world.behaviour(jnp.concatenate([policy_input(state, goal), z]))
+            return nll, distribution.nll(policy_out, action)
 
         names = ("state", "goal", "action", "next_state")
-        nll, cost = (part.mean() for part in jax.vmap(row)(x, z, *(mine[name] for name in names)))
-        # All that keeps models plain, with the likelihood at z in place of the one at 0.
-        plain, terms = world_model_loss(c.weights, stats, world.model, gates, mine, k4)
-        total = plain - terms["nll"] + nll + cost + c.kl * kl
-        return total, {"nll": nll, "behaviour": cost, "kl": kl, "background": terms["background"]}
+        nll, behaviour = (part.mean() for part in jax.vmap(row)(x, z, *(bootstrap[name] for name in names)))
+        # The regularisers of all models, with the likelihood at z in place of the one at 0.
+        plain, terms = world_model_loss(c.weights, stats, world.model, gates, bootstrap, k4)
+        total = plain - terms["nll"] + nll + behaviour + c.kl * kl
+        return total, {"nll": nll, "behaviour": behaviour, "kl": kl, "background": terms["background"]}
 
     rho = jnp.repeat(jnp.linspace(0.0, 1.0, c.worlds), c.members)
-    total, terms = jax.vmap(one)(worlds, rho, jax.random.split(key, len(rho)))
+    total, terms = jax.vmap(world_loss)(worlds, rho, jax.random.split(key, len(rho)))
     return total.sum(), {name: value.mean() for name, value in terms.items()}
 
 
-def worlds_stage(
-    c: DelphicConfig, layout: Layout, stats: Statistics, view: PolicyInput, law: ActionDistribution, summary: int
-) -> Stage:
-    """`summary`: how many columns it has."""
-
-    def init(key: PRNGKeyArray, fixed: Any) -> World:
-        keys = jax.random.split(key, c.worlds * c.members)
-        return jax.vmap(lambda k: World(layout, k, c, summary, view.size, law))(keys)
-
-    return Stage("worlds", init, partial(world_loss, c, stats, view, law), c.world_steps, c.batch, c.rate)
+# Their uncertainty -------------------------------------------------------------------------------------------
+def mean_uncertainty(c: DelphicConfig, prepared: PreparedData, parameters: dict[str, Any]) -> Array:
+    """(seeds,) the mean of u over the held-out rows."""
+    held = prepared.transitions.batch(prepared.transitions.held_out)
+    layout, stats = prepared.layout, prepared.stats
+    u = jax.vmap(lambda p, s, a: ensemble_prediction(c, layout, stats, p, s, a)[1], (None, 0, 0))
+    each = jax.jit(jax.vmap(u, (0, None, None)))(parameters, held["state"], held["action"])
+    return jnp.maximum(each.mean(1), LEAST)
 
 
-def summaries(data: Transitions, stats: Statistics) -> np.ndarray:
-    """(rows, ...) mean and spread of standardised states, actions and changes over each row's episode."""
-    rows = (np.hstack([data.state, data.action]) - np.asarray(stats.mean)) / np.asarray(stats.scale)
-    rows = np.hstack([rows, (data.next_state - data.state) / np.asarray(stats.change)]).astype(np.float64)
-    _, of = np.unique(data.episode, return_inverse=True)
-    count = np.bincount(of)[:, None]
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        total = np.zeros((len(count), values.shape[1]))
-        np.add.at(total, of, values)
-        return total / count
-
-    centre = mean(rows)
-    spread = np.sqrt(mean((rows - centre[of]) ** 2))
-    return np.hstack([centre, spread])[of].astype(np.float32)
+def predict(
+    c: DelphicConfig, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[list[Outputs], Array]:
+    """The mean prediction of all worlds, and u / (u + mean u)."""
+    outputs, u = ensemble_prediction(c, layout, stats, p, state, action)
+    return outputs, u / (u + p["mean_uncertainty"])
 
 
-class Delphic(Method):
-    name = "delphic"
-
-    def __init__(self, config: DelphicConfig | None = None):
-        self.config = config or DelphicConfig()
-
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, seeds, layout, keep = self.config, len(run.seeds), Layout(data.factors), ~data.held_out
-        stats = statistics(layout, data.state, data.action, data.next_state)
-        view, law = PolicyInput(data.factors, stats), action_distribution(data.factors, data.action[keep])
-        everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
-        gates = broadcast_over_seeds(make_gates(layout, everything), seeds)
-        summary = summaries(data, stats)[keep]
-        batch = data.batch(keep) | {"summary": jnp.asarray(summary)}
-        worlds = run.fit(worlds_stage(c, layout, stats, view, law, summary.shape[1]), batch, gates)
-
-        parameters = {"models": worlds.model, "gates": gates, "usual": jnp.ones(seeds)}
-        held = data.batch(data.held_out)
-        doubt = jax.vmap(lambda p, s, a: consult(c, layout, stats, p, s, a)[1], (None, 0, 0))
-        usual = jax.jit(jax.vmap(doubt, (0, None, None)))(parameters, held["state"], held["action"])
-        parameters["usual"] = jnp.maximum(usual.mean(1), LEAST)
-        return make_planner_agent(data, run, c, layout, stats, everything, parameters, partial(predict, c))
-
-
-def expectations(layout: Layout, stats: Statistics, gates: Gates, models: BilinearModel, x: Array) -> tuple[Any, Any]:
-    """The outputs of all models at z = 0, and (models, columns of the targets) what they expect."""
-    each = jax.vmap(lambda model: model(stats, gates, x))(models)
-    found = []
-    for family, out in zip(layout.families, each, strict=True):
-        value = out.value
-        if family.type != "continuous":
-            value = jax.nn.softmax(value, axis=-1) if family.type == "categorical" else jax.nn.sigmoid(value)
-        found.append(value.reshape(len(value), -1))
-    return each, jnp.concatenate(found, axis=1)
-
-
-def variances(expected: Array, worlds: int, members: int) -> tuple[Array, Array]:
-    """Delphic and epistemic, the mean over columns; `expected`: (worlds times members, columns)."""
-    expected = expected.reshape(worlds, members, -1)
-    epistemic = expected.var(1, ddof=1).mean() if members > 1 else jnp.zeros(())
-    between = expected.mean(1).var(0, ddof=1).mean() if worlds > 1 else jnp.zeros(())
-    return jnp.maximum(between - epistemic / members, 0.0), epistemic
-
-
-def consult(
+def ensemble_prediction(
     c: DelphicConfig, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
 ) -> tuple[list[Outputs], Array]:
     """The mean prediction of all worlds, and u."""
@@ -230,8 +247,23 @@ def consult(
     return [jax.tree.map(lambda a: a.mean(0), out) for out in each], delphic + c.epistemic * epistemic
 
 
-def predict(
-    c: DelphicConfig, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[list[Outputs], Array]:
-    outputs, u = consult(c, layout, stats, p, state, action)
-    return outputs, u / (u + p["usual"])
+def expectations(
+    layout: Layout, stats: Statistics, gates: Gates, models: BilinearModel, x: Array
+) -> tuple[list[Outputs], Float[Array, "models columns"]]:
+    """The outputs of all models at z = 0, and m: their expectations of the targets' columns."""
+    each = jax.vmap(lambda model: model(stats, gates, x))(models)
+    expected = []
+    for family, out in zip(layout.families, each, strict=True):
+        value = out.value
+        if family.type != "continuous":
+            value = jax.nn.softmax(value, axis=-1) if family.type == "categorical" else jax.nn.sigmoid(value)
+        expected.append(value.reshape(len(value), -1))
+    return each, jnp.concatenate(expected, axis=1)
+
+
+def variances(expected: Float[Array, "models columns"], worlds: int, members: int) -> tuple[Array, Array]:
+    """The delphic and the epistemic variance, means over columns; models are sorted by world."""
+    expected = expected.reshape(worlds, members, -1)
+    epistemic = expected.var(1, ddof=1).mean() if members > 1 else jnp.zeros(())
+    between = expected.mean(1).var(0, ddof=1).mean() if worlds > 1 else jnp.zeros(())
+    return jnp.maximum(between - epistemic / members, 0.0), epistemic

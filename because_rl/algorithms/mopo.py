@@ -2,7 +2,7 @@
 
 An ensemble of K probabilistic models without a causal mask; the reward is lowered by lambda u(s, a), where u is
 
-- `disagreement`: how far the members' predictions of the next state lie apart, or
+- `disagreement`: the spread of the members' predictions of the next state, or
 - `max_sigma`: the largest predicted standard deviation among the members (continuous factors; discrete ones
   always count by disagreement).
 
@@ -21,15 +21,15 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
-from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, make_planner_agent
-from because_rl.training.method import Agent, Method
+from because_rl.models.prepared_data import PreparedData, Statistics, prepare
+from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.training.method import Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -42,6 +42,22 @@ class MOPOConfig(PlanningConfig):
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
 
 
+class MOPO(Method):
+    name = "mopo"
+
+    def __init__(self, config: MOPOConfig):
+        self.config = config
+
+    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
+        c, prepared, mask = self.config, prepare(data), full_mask(data.factors)
+        gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
+        ensemble = run.fit(ensemble_stage(c, prepared), prepared.train, gates)
+        parameters = {"ensemble": ensemble, "gates": gates}
+        parameters["mean_uncertainty"] = mean_uncertainty(c, prepared, parameters)
+        proposals = fit_proposals(c, prepared, run, mask)
+        return make_planner_agent(c, prepared, run, partial(predict, c.penalty), parameters, proposals)
+
+
 class Ensemble(eqx.Module):
     members: BilinearModel
     """with a leading axis of members"""
@@ -52,87 +68,72 @@ class Ensemble(eqx.Module):
         )
 
 
+def ensemble_stage(c: MOPOConfig, prepared: PreparedData) -> Stage:
+    return Stage(
+        "ensemble",
+        lambda key, fixed: Ensemble(prepared.layout, key, c.members, c.hidden),
+        partial(ensemble_loss, c.weights, prepared.stats),
+        c.world_steps,
+        c.batch,
+        c.rate,
+    )
+
+
 def ensemble_loss(
     weights: Weights, stats: Statistics, model: Ensemble, gates: Gates, batch: Batch, key: Array
 ) -> tuple[Array, dict[str, Array]]:
     """Each member on its own draw from the batch (a bootstrap)."""
     rows, members = len(batch["state"]), len(jax.tree.leaves(model.members)[0])
 
-    def member(one: BilinearModel, key: Array) -> tuple[Array, dict[str, Array]]:
+    def member_loss(member: BilinearModel, key: Array) -> tuple[Array, dict[str, Array]]:
         k1, k2 = jax.random.split(key)
-        some = jax.random.randint(k1, (rows,), 0, rows)
-        return world_model_loss(weights, stats, one, gates, {k: v[some] for k, v in batch.items()}, k2)
+        drawn = jax.random.randint(k1, (rows,), 0, rows)
+        return world_model_loss(weights, stats, member, gates, {k: v[drawn] for k, v in batch.items()}, k2)
 
-    total, terms = jax.vmap(member)(model.members, jax.random.split(key, members))
+    total, terms = jax.vmap(member_loss)(model.members, jax.random.split(key, members))
     return total.sum(), {name: value.mean() for name, value in terms.items()}
 
 
-class MOPO(Method):
-    name = "mopo"
-
-    def __init__(self, config: MOPOConfig):
-        self.config = config
-
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, seeds = self.config, len(run.seeds)
-        layout = Layout(data.factors)
-        train = data.batch(~data.held_out)
-        stats = statistics(layout, data.state, data.action, data.next_state)
-        everything = np.ones((len(data.factors.inputs), len(data.factors.targets)), np.float32)
-        gates = broadcast_over_seeds(make_gates(layout, everything), seeds)
-
-        ensemble = run.fit(
-            Stage(
-                "ensemble",
-                lambda key, fixed: Ensemble(layout, key, c.members, c.hidden),
-                partial(ensemble_loss, c.weights, stats),
-                c.world_steps,
-                c.batch,
-                c.rate,
-            ),
-            train,
-            gates,
-        )
-        parameters = {"ensemble": ensemble, "gates": gates, "usual": jnp.ones(seeds)}
-        held = data.batch(data.held_out)
-        doubt = jax.vmap(lambda p, s, a: consult(c.penalty, layout, stats, p, s, a)[1], (None, 0, 0))
-        usual = jax.jit(jax.vmap(doubt, (0, None, None)))(parameters, held["state"], held["action"])
-        parameters["usual"] = jnp.maximum(usual.mean(1), 1e-6)
-        return make_planner_agent(data, run, c, layout, stats, everything, parameters, partial(predict, c.penalty))
-
-
-def consult(
-    penalty: str, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[list[Outputs], Array]:
-    """The mean prediction of the members, and u."""
-    x = jnp.concatenate([state, action])
-    each = jax.vmap(lambda m: m(stats, p["gates"], x))(p["ensemble"].members)
-    return [_average(out) for out in each], uncertainty(layout, penalty, each)
+def mean_uncertainty(c: MOPOConfig, prepared: PreparedData, parameters: dict[str, Any]) -> Array:
+    """(seeds,) the mean of u over the held-out rows."""
+    held = prepared.transitions.batch(prepared.transitions.held_out)
+    layout, stats = prepared.layout, prepared.stats
+    u = jax.vmap(lambda p, s, a: ensemble_prediction(c.penalty, layout, stats, p, s, a)[1], (None, 0, 0))
+    each = jax.jit(jax.vmap(u, (0, None, None)))(parameters, held["state"], held["action"])
+    return jnp.maximum(each.mean(1), 1e-6)
 
 
 def predict(
     penalty: str, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
 ) -> tuple[list[Outputs], Array]:
-    outputs, u = consult(penalty, layout, stats, p, state, action)
-    return outputs, u / (u + p["usual"])
+    """The ensemble's mean prediction, and u / (u + mean u)."""
+    outputs, u = ensemble_prediction(penalty, layout, stats, p, state, action)
+    return outputs, u / (u + p["mean_uncertainty"])
 
 
-def _average(out: Outputs) -> Outputs:
-    """The mean prediction of the members (of logits where these are logits)."""
-    return Outputs(out.phi.mean(0), out.value.mean(0), out.spread.mean(0))
+def ensemble_prediction(
+    penalty: str, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+) -> tuple[list[Outputs], Array]:
+    """The mean prediction of the members (of logits where these are logits), and u."""
+    x = jnp.concatenate([state, action])
+    each = jax.vmap(lambda m: m(stats, p["gates"], x))(p["ensemble"].members)
+    return [jax.tree.map(lambda a: a.mean(0), out) for out in each], uncertainty(layout, penalty, each)
 
 
-def uncertainty(layout: Layout, kind: str, each: list[Outputs]) -> Array:
-    """u(s, a), the mean over targets, in units of the usual change (continuous) or of probability (discrete)."""
+def uncertainty(layout: Layout, penalty: str, each: list[Outputs]) -> Array:
+    """u(s, a), the mean over targets, in units of the usual change (continuous) or of probability (discrete).
+
+    `each`: for each family its outputs, with a leading axis of members.
+    """
     parts = []
     for family, out in zip(layout.families, each, strict=True):
         if family.type == "continuous":
-            if kind == "max_sigma":
+            if penalty == "max_sigma":
                 parts.append(jnp.exp(out.spread).max(0).mean(1))
             else:
                 parts.append(out.value.std(0).mean(1))
         else:
             chance = jax.nn.softmax(out.value, axis=-1) if family.type == "categorical" else jax.nn.sigmoid(out.value)
-            apart = jnp.abs(chance - chance.mean(0, keepdims=True)).sum(-1).mean(0) / 2
-            parts.append(apart.reshape(len(family.members), -1).mean(1))
+            disagreement = jnp.abs(chance - chance.mean(0, keepdims=True)).sum(-1).mean(0) / 2
+            parts.append(disagreement.reshape(len(family.members), -1).mean(1))
     return jnp.concatenate(parts).mean()

@@ -1,4 +1,7 @@
-"""The methods by name, and how to make one from a few settings."""
+"""The methods by name, and how to make one from a few settings.
+
+A method is one file beside this one and one line in `METHODS`.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +53,11 @@ METHODS: dict[str, Entry] = {
 def make_method(
     name: str, overrides: Mapping[str, Any] | None = None, world: str | None = None, tuned: bool = True
 ) -> Method:
-    """The method with its defaults, then what suits the world, what tuning chose, its preset, then `overrides`.
+    """A method by its name, with the settings of `presets`.
 
-    Overrides may be text, as from a command line, and 'planner.horizon' means the field of a field. Without `tuned`
-    it is what the tuning round began with.
+    Later settings replace earlier ones: the defaults of its Config, those for the `world`, what tuning chose (unless
+    `tuned` is False), those of the name, then `overrides`. An override may be text, as from a command line, and
+    'planner.horizon' is a field of the field 'planner'.
 
     >>> make_method("td3bc", {"alpha": "1.5", "hidden": 32}, "crash").config.alpha
     1.5
@@ -70,65 +74,69 @@ def make_method(
     return METHODS[name].method(config)
 
 
-def configure(config: Any, settings: Mapping[str, Any], of: str = "") -> Any:
-    """`config` with some fields set; values that do not fit a field's type are refused."""
+def configure(config: Any, settings: Mapping[str, Any], prefix: str = "") -> Any:
+    """A copy of `config`, a dataclass, with the fields in `settings` replaced.
+
+    Raises a BecauseError for an unknown field, or a value that does not have its type. `prefix` is put before the names
+    of fields in error messages.
+    """
     hints = get_type_hints(type(config))
     for key, value in settings.items():
         head, _, rest = key.partition(".")
         if head not in {f.name for f in fields(config)}:
             raise BecauseError(
-                f"There is no setting {of + key!r} in {type(config).__name__}.",
-                need=f"one of {', '.join(of + f.name for f in fields(config))}.",
+                f"There is no setting {prefix + key!r} in {type(config).__name__}.",
+                need=f"one of {', '.join(prefix + f.name for f in fields(config))}.",
                 fix="correct the name.",
             )
         part = getattr(config, head)
         if is_dataclass(part):
             inner = {rest: value} if rest else value
             if not isinstance(inner, Mapping):
-                raise _unfit(
-                    of + key, value, f"the fields of {type(part).__name__}, such as {head}.{fields(part)[0].name}"
-                )
-            config = replace(config, **{head: configure(part, inner, f"{of}{head}.")})
+                need = f"the fields of {type(part).__name__}, such as {head}.{fields(part)[0].name}"
+                raise _wrong_value(prefix + key, value, need)
+            config = replace(config, **{head: configure(part, inner, f"{prefix}{head}.")})
         elif rest:
-            raise _unfit(of + key, value, f"{of + head} alone, which has no parts")
+            raise _wrong_value(prefix + key, value, f"{prefix + head} alone, which has no parts")
         else:
-            config = replace(config, **{head: _read(of + key, value, hints[head])})
+            config = replace(config, **{head: _parse(prefix + key, value, hints[head])})
     return config
 
 
-def _read(key: str, value: Any, hint: Any) -> Any:
-    """The value as the type says; text is read as JSON where that fits, so '1e-3' is a number."""
-    choices = [value]
+def _parse(key: str, value: Any, hint: Any) -> Any:
+    """The value as type `hint`; text is read as JSON where that fits, so '1e-3' is a number."""
+    candidates = [value]
     if isinstance(value, str):
         with contextlib.suppress(ValueError, RecursionError):  # no JSON, a number without end, or too deep
-            choices.insert(0, json.loads(value))
-    for choice in choices:
-        fits, read = _fit(choice, hint)
-        if fits and _sound(read):
-            return read
-    raise _unfit(key, value, str(hint.__name__ if isinstance(hint, type) else hint))
+            candidates.insert(0, json.loads(value))
+    for candidate in candidates:
+        fits, converted = _convert(candidate, hint)
+        if fits and _is_allowed(converted):
+            return converted
+    raise _wrong_value(key, value, str(hint.__name__ if isinstance(hint, type) else hint))
 
 
-def _sound(value: Any) -> bool:
-    """No count is negative, and numbers are finite: JSON, in which runs are kept, has no others."""
+def _is_allowed(value: Any) -> bool:
+    """Whether counts are not negative and numbers are finite: JSON, in which runs are kept, has no others."""
     if isinstance(value, Mapping | list | tuple):
-        return all(map(_sound, value.values() if isinstance(value, Mapping) else value))
+        return all(map(_is_allowed, value.values() if isinstance(value, Mapping) else value))
     return value >= 0 if isinstance(value, int) else not isinstance(value, float) or math.isfinite(value)
 
 
-def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
+def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
+    """Whether a value fits the type `hint`, and the value as that type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        found = [read for fits, read in (_fit(value, a) for a in arguments) if fits]
-        return bool(found), found[0] if found else None
+        matches = [converted for fits, converted in (_convert(value, a) for a in arguments) if fits]
+        return bool(matches), matches[0] if matches else None
     if origin is Literal:
         return value in arguments, value
     if origin is tuple or hint is tuple:
         if not isinstance(value, list | tuple):
             return False, None
         inner = arguments[0] if arguments else Any
-        parts = [_fit(v, inner) for v in value]
-        return all(fits for fits, _ in parts), tuple(read for _, read in parts)
+        parts = [_convert(v, inner) for v in value]
+        return all(fits for fits, _ in parts), tuple(converted for _, converted in parts)
     if hint is Any:
         return True, value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
@@ -138,5 +146,5 @@ def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
     return isinstance(value, hint), value
 
 
-def _unfit(key: str, value: Any, need: str) -> BecauseError:
+def _wrong_value(key: str, value: Any, need: str) -> BecauseError:
     return BecauseError(f"Got {key}={value!r}.", need=f"{need}.", fix=f"give {key} a value that fits.")

@@ -1,12 +1,12 @@
 """TD3+BC (Fujimoto and Gu 2021): model-free; an actor that climbs its critics and stays near the data.
 
-With twin critics Q_1, Q_2 and slow copies Q', pi' of all networks,
+With twin critics Q_1, Q_2 and target networks Q', pi',
 
     y    = r + gamma (1 - terminated) min_i Q'_i(s', clip(pi'(s') + noise))
     L_Q  = sum_i E (Q_i(s, a) - y)^2
     L_pi = -lambda E Q_1(s, pi(s)) + E |pi(s) - a|^2,    lambda = alpha / E |Q_1(s, pi(s))|
 
-The actor and the slow copies move at every `delay`-th step: slow <- (1 - tau) slow + tau net. All networks see
+The actor and the target networks move at every `delay`-th step: target <- (1 - tau) target + tau net. All networks see
 the goal beside the state, and nothing is learned of what follows success.
 
 Discrete actions need no noise and no sampling: the actor is categorical, the critics value every row of `codes`
@@ -29,10 +29,10 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
-from because_rl.models.column_statistics import Statistics, statistics
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, normal
 from because_rl.models.policy import ActorAgent, PolicyInput, check_actions
+from because_rl.models.prepared_data import Statistics, statistics
 from because_rl.training.method import Agent, Method
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Stage
@@ -48,48 +48,132 @@ class TD3BCConfig:
     actor_rate: float = 3e-4
     discount: float = 0.99
     tau: float = 0.005
-    """how far the slow copies follow"""
+    """rate at which target networks follow"""
     noise: float = 0.2
-    """on the target's actions, as a share of half the action range"""
+    """on the target actor's actions, as a share of half the action range"""
     clip: float = 0.5
     """of that noise"""
     alpha: float = 2.5
-    """how much the critics count beside the data"""
+    """weight of the critics beside the data"""
     delay: int = 2
+
+
+class TD3BC(Method):
+    name = "td3bc"
+
+    def __init__(self, config: TD3BCConfig | None = None):
+        self.config = config or TD3BCConfig()
+
+    def fit(self, data: Transitions, run: Run) -> Agent:
+        train, factors = ~data.held_out, data.factors
+        stats = statistics(Layout(factors), data.state[train], data.action[train], data.next_state[train])
+        policy_input, actions = PolicyInput(factors, stats), make_actions(factors, stats)
+        nets = run.fit(td3bc_stage(self.config, policy_input, actions), data.batch(train), ())
+
+        def choose(actor: MLP, state: Array, goal: Array, noise: Array) -> Array:
+            return actions.choose(actor, policy_input(state, goal))
+
+        return ActorAgent(run.seeds, nets.actor, choose)
 
 
 class Nets(NamedTuple):
     actor: Any
     critics: Any
-    """with a leading axis of two, as their slow copies"""
-    slow_actor: Any
-    slow_critics: Any
+    """with a leading axis of two, as their targets"""
+    target_actor: Any
+    target_critics: Any
+
+
+def td3bc_stage(c: TD3BCConfig, policy_input: PolicyInput, actions: Actions) -> Stage:
+    def init(key: PRNGKeyArray, fixed: Any) -> Nets:
+        actor, critics = actions.make_networks(c, policy_input.size, key)
+        return Nets(actor, critics, actor, critics)
+
+    def is_actor_step(step: Array) -> Array:
+        return step % c.delay == 0
+
+    def update_targets(nets: Nets, step: Array) -> Nets:
+        rate = c.tau * is_actor_step(step).astype(jnp.float32)
+        actor, critics = jax.tree.map(
+            lambda target, net: target + rate * (net - target),
+            (nets.target_actor, nets.target_critics),
+            (nets.actor, nets.critics),
+        )
+        return nets._replace(target_actor=actor, target_critics=critics)
+
+    rule = optax.partition(
+        {
+            "actor": optax.conditionally_mask(optax.adam(c.actor_rate), is_actor_step),
+            "critics": optax.adam(c.critic_rate),
+            "target": optax.set_to_zero(),
+        },
+        Nets("actor", "critics", "target", "target"),
+    )
+
+    def loss(nets: Nets, fixed: Any, batch: Batch, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
+        return td3bc_loss(c, policy_input, actions, nets, batch, key)
+
+    return Stage("td3bc", init, loss, c.steps, c.batch, rule=rule, after=update_targets)
+
+
+def td3bc_loss(
+    c: TD3BCConfig,
+    policy_input: PolicyInput,
+    actions: Actions,
+    nets: Nets,
+    batch: Batch,
+    key: PRNGKeyArray,
+) -> tuple[Array, dict[str, Array]]:
+    """L_Q + L_pi; no gradient of L_pi reaches the critics, and none reaches the target networks."""
+    x = jax.vmap(policy_input)(batch["state"], batch["goal"])
+    next_x = jax.vmap(policy_input)(batch["next_state"], batch["goal"])
+    noise = c.noise * normal(key, (len(x), actions.noise_size))
+    next_value = jax.vmap(actions.target_value, (None, 0, 0))(nets, next_x, jnp.clip(noise, -c.clip, c.clip))
+    y = jax.lax.stop_gradient(batch["reward"] + c.discount * (1.0 - batch["terminated"]) * next_value)
+    logged_value = jax.vmap(actions.logged_value, (None, 0, 0))(nets.critics, x, batch["action"])
+    critic = ((logged_value - y[:, None]) ** 2).mean(0).sum()
+
+    frozen = jax.lax.stop_gradient(nets.critics)
+    value, distance = jax.vmap(actions.actor_terms, (None, None, 0, 0))(nets.actor, frozen, x, batch["action"])
+    weight = c.alpha / jnp.maximum(jax.lax.stop_gradient(jnp.abs(value).mean()), 1e-6)
+    actor = distance.mean() - weight * value.mean()
+    return critic + actor, {"critic": critic, "value": value.mean(), "distance": distance.mean()}
 
 
 class Actions(Protocol):
-    """What differs between continuous and discrete actions; all of it for one row `x` of the view."""
+    """What differs between continuous and discrete actions; `x` is the policy's input of one row."""
 
     noise_size: int
 
-    def nets(self, config: TD3BCConfig, view: int, key: PRNGKeyArray) -> tuple[MLP, MLP]:
-        """Actor and critics."""
+    def make_networks(self, c: TD3BCConfig, inputs: int, key: PRNGKeyArray) -> tuple[MLP, MLP]:
+        """Actor and critics; `inputs`: the size of x."""
         ...
 
-    def taken(self, critics: MLP, x: Array, action: Array) -> Float[Array, " critics"]:
-        """Both critics' value of a logged action."""
+    def logged_value(self, critics: MLP, x: Array, action: Array) -> Float[Array, " critics"]:
+        """Q_i(s, a) of a logged action."""
         ...
 
-    def ahead(self, nets: Nets, x: Array, noise: Array) -> Float[Array, ""]:
-        """What the slow copies expect from here on."""
+    def target_value(self, nets: Nets, x: Array, noise: Array) -> Float[Array, ""]:
+        """The value of a next state by the target networks, as it stands in y."""
         ...
 
-    def climb(self, actor: MLP, critics: MLP, x: Array, action: Array) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The value of what the actor does, and its distance from the logged action."""
+    def actor_terms(
+        self, actor: MLP, critics: MLP, x: Array, action: Array
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The two terms of L_pi: the value of the actor's action, and its distance from the logged one."""
         ...
 
     def choose(self, actor: MLP, x: Array) -> Array:
         """The action to take."""
         ...
+
+
+def make_actions(factors: FactorSpec, stats: Statistics) -> Actions:
+    check_actions(factors)
+    if factors.codes is not None:
+        return Discrete(np.asarray(factors.codes))
+    size = factors.state_size
+    return Continuous(stats.low[size:], stats.high[size:])
 
 
 class Continuous:
@@ -99,25 +183,25 @@ class Continuous:
         self.middle, self.half = (high + low) / 2, jnp.maximum((high - low) / 2, 1e-6)
         self.noise_size = len(low)
 
-    def nets(self, config: TD3BCConfig, view: int, key: PRNGKeyArray) -> tuple[MLP, MLP]:
-        size, h = len(self.middle), config.hidden
-        return _nets((view, h, h, size), (view + size, h, h, 1), key)
+    def make_networks(self, c: TD3BCConfig, inputs: int, key: PRNGKeyArray) -> tuple[MLP, MLP]:
+        size, h = len(self.middle), c.hidden
+        return _actor_and_critics((inputs, h, h, size), (inputs + size, h, h, 1), key)
 
-    def taken(self, critics: MLP, x: Array, action: Array) -> Array:
+    def logged_value(self, critics: MLP, x: Array, action: Array) -> Array:
         return self._values(critics, x, (action - self.middle) / self.half)
 
-    def ahead(self, nets: Nets, x: Array, noise: Array) -> Array:
-        u = jnp.clip(jnp.tanh(nets.slow_actor(x)) + noise, -1.0, 1.0)
-        return self._values(nets.slow_critics, x, u).min()
+    def target_value(self, nets: Nets, x: Array, noise: Array) -> Array:
+        u = jnp.clip(jnp.tanh(nets.target_actor(x)) + noise, -1.0, 1.0)
+        return self._values(nets.target_critics, x, u).min()
 
-    def climb(self, actor: MLP, critics: MLP, x: Array, action: Array) -> tuple[Array, Array]:
+    def actor_terms(self, actor: MLP, critics: MLP, x: Array, action: Array) -> tuple[Array, Array]:
         u = jnp.tanh(actor(x))
         return self._values(critics, x, u)[0], ((u - (action - self.middle) / self.half) ** 2).mean()
 
     def choose(self, actor: MLP, x: Array) -> Array:
         return self.middle + self.half * jnp.tanh(actor(x))
 
-    def _values(self, critics: MLP, x: Array, u: Array) -> Array:
+    def _values(self, critics: MLP, x: Array, u: Array) -> Float[Array, " critics"]:
         return jax.vmap(lambda critic: critic(jnp.concatenate([x, u]))[0])(critics)
 
 
@@ -129,19 +213,19 @@ class Discrete:
     def __init__(self, codes: np.ndarray):
         self.codes = jnp.asarray(codes, jnp.float32)
 
-    def nets(self, config: TD3BCConfig, view: int, key: PRNGKeyArray) -> tuple[MLP, MLP]:
-        sizes = (view, config.hidden, config.hidden, len(self.codes))
-        return _nets(sizes, sizes, key)
+    def make_networks(self, c: TD3BCConfig, inputs: int, key: PRNGKeyArray) -> tuple[MLP, MLP]:
+        sizes = (inputs, c.hidden, c.hidden, len(self.codes))
+        return _actor_and_critics(sizes, sizes, key)
 
-    def taken(self, critics: MLP, x: Array, action: Array) -> Array:
+    def logged_value(self, critics: MLP, x: Array, action: Array) -> Array:
         return self._values(critics, x)[:, self._number(action)]
 
-    def ahead(self, nets: Nets, x: Array, noise: Array) -> Array:
-        return jax.nn.softmax(nets.slow_actor(x)) @ self._values(nets.slow_critics, x).min(0)
+    def target_value(self, nets: Nets, x: Array, noise: Array) -> Array:
+        return jax.nn.softmax(nets.target_actor(x)) @ self._values(nets.target_critics, x).min(0)
 
-    def climb(self, actor: MLP, critics: MLP, x: Array, action: Array) -> tuple[Array, Array]:
-        logs = jax.nn.log_softmax(actor(x))
-        return jnp.exp(logs) @ self._values(critics, x).min(0), -logs[self._number(action)]
+    def actor_terms(self, actor: MLP, critics: MLP, x: Array, action: Array) -> tuple[Array, Array]:
+        log_pi = jax.nn.log_softmax(actor(x))
+        return jnp.exp(log_pi) @ self._values(critics, x).min(0), -log_pi[self._number(action)]
 
     def choose(self, actor: MLP, x: Array) -> Array:
         return actor(x).argmax()
@@ -153,76 +237,6 @@ class Discrete:
         return ((self.codes - action[None]) ** 2).sum(1).argmin()
 
 
-def _nets(actor: tuple[int, ...], critic: tuple[int, ...], key: PRNGKeyArray) -> tuple[MLP, MLP]:
+def _actor_and_critics(actor: tuple[int, ...], critic: tuple[int, ...], key: PRNGKeyArray) -> tuple[MLP, MLP]:
     k1, k2 = jax.random.split(key)
     return MLP(actor, k1, last=0.1), jax.vmap(lambda k: MLP(critic, k))(jax.random.split(k2))
-
-
-def td3bc_stage(config: TD3BCConfig, view: PolicyInput, actions: Actions) -> Stage:
-    def init(key: PRNGKeyArray, fixed: Any) -> Nets:
-        actor, critics = actions.nets(config, view.size, key)
-        return Nets(actor, critics, actor, critics)
-
-    def loss(nets: Nets, fixed: Any, batch: Batch, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
-        x = jax.vmap(view)(batch["state"], batch["goal"])
-        noise = config.noise * normal(key, (len(x), actions.noise_size))
-        ahead = jax.vmap(actions.ahead, (None, 0, 0))(
-            nets, jax.vmap(view)(batch["next_state"], batch["goal"]), jnp.clip(noise, -config.clip, config.clip)
-        )
-        y = jax.lax.stop_gradient(batch["reward"] + config.discount * (1.0 - batch["terminated"]) * ahead)
-        taken = jax.vmap(actions.taken, (None, 0, 0))(nets.critics, x, batch["action"])
-        critic = ((taken - y[:, None]) ** 2).mean(0).sum()
-
-        frozen = jax.lax.stop_gradient(nets.critics)
-        value, distance = jax.vmap(actions.climb, (None, None, 0, 0))(nets.actor, frozen, x, batch["action"])
-        weight = config.alpha / jnp.maximum(jax.lax.stop_gradient(jnp.abs(value).mean()), 1e-6)
-        actor = distance.mean() - weight * value.mean()
-        return critic + actor, {"critic": critic, "value": value.mean(), "distance": distance.mean()}
-
-    def due(step: Array) -> Array:
-        return step % config.delay == 0
-
-    def follow(nets: Nets, step: Array) -> Nets:
-        rate = config.tau * due(step).astype(jnp.float32)
-        actor, critics = jax.tree.map(
-            lambda slow, net: slow + rate * (net - slow),
-            (nets.slow_actor, nets.slow_critics),
-            (nets.actor, nets.critics),
-        )
-        return nets._replace(slow_actor=actor, slow_critics=critics)
-
-    rule = optax.partition(
-        {
-            "actor": optax.conditionally_mask(optax.adam(config.actor_rate), due),
-            "critics": optax.adam(config.critic_rate),
-            "slow": optax.set_to_zero(),
-        },
-        Nets("actor", "critics", "slow", "slow"),
-    )
-    return Stage("td3bc", init, loss, config.steps, config.batch, rule=rule, after=follow)
-
-
-class TD3BC(Method):
-    name = "td3bc"
-
-    def __init__(self, config: TD3BCConfig | None = None):
-        self.config = config or TD3BCConfig()
-
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        keep, factors = ~data.held_out, data.factors
-        stats = statistics(Layout(factors), data.state[keep], data.action[keep], data.next_state[keep])
-        view, actions = PolicyInput(factors, stats), make_actions(factors, stats)
-        nets = run.fit(td3bc_stage(self.config, view, actions), data.batch(keep), ())
-
-        def choose(actor: MLP, state: Array, goal: Array, noise: Array) -> Array:
-            return actions.choose(actor, view(state, goal))
-
-        return ActorAgent(run.seeds, nets.actor, choose)
-
-
-def make_actions(factors: FactorSpec, stats: Statistics) -> Actions:
-    check_actions(factors)
-    if factors.codes is not None:
-        return Discrete(np.asarray(factors.codes))
-    size = factors.state_size
-    return Continuous(stats.low[size:], stats.high[size:])

@@ -98,7 +98,7 @@ def _dataset_table(title: str, summaries: list[dict[str, Any]]) -> Table:
 def datasets(root: Root = None, output: Output = None, as_json: Json = False) -> None:
     """List the local datasets."""
     from because_rl.datasets.collect import summary
-    from because_rl.datasets.home import home, list_datasets
+    from because_rl.datasets.paths import home_folder, list_datasets
 
     summaries = [summary(dataset_id, root) for dataset_id in list_datasets(root)]
     if output is not None:
@@ -107,7 +107,7 @@ def datasets(root: Root = None, output: Output = None, as_json: Json = False) ->
 
         rows = [{key: value for key, value in row.items() if key != "path"} for row in summaries]
         write_json(output, {"rows": rows, "provenance": provenance()})
-    emit(summaries, as_json, _dataset_table(f"Datasets in {home(root)}", summaries))
+    emit(summaries, as_json, _dataset_table(f"Datasets in {home_folder(root)}", summaries))
 
 
 def check(
@@ -142,13 +142,13 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Render a strip of one episode of the expert on the real simulator."""
-    from because_rl.datasets.strip import film, save_png, strip
+    from because_rl.datasets.render import render_episode, save_png, tile_frames
 
     parsed = Task.parse(task)
-    with progress_bar(f"Filming {parsed.name}", "episode") as report:
+    with progress_bar(f"Rendering {parsed.name}", "episode") as report:
         report(0, 1)
-        pictures, success = film(parsed, seed, spurious)
-        save_png(strip(pictures, frames), output)
+        pictures, success = render_episode(parsed, seed, spurious)
+        save_png(tile_frames(pictures, frames), output)
         report(1, 1)
     result = {"task": parsed.name, "seed": seed, "steps": len(pictures) - 1, "success": success, "picture": str(output)}
     emit(result, as_json, make_table("Rendered", [result]))

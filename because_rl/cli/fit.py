@@ -23,8 +23,8 @@ def factors(
     """Print the factors of a world, or propose factors for your own data, to be edited and passed to 'because fit'."""
     import yaml
 
-    from because_rl.datasets.own_log import read_log
-    from because_rl.datasets.propose_factors import propose
+    from because_rl.datasets.propose_factors import propose_factors
+    from because_rl.datasets.user_log import read_log
     from because_rl.factors import FactorSpec
     from because_rl.io import write_text
 
@@ -43,7 +43,7 @@ def factors(
                 need=f"one of {', '.join(WORLDS)}, an HDF5 file, or the folder or id of a local Minari dataset.",
                 fix="correct the name.",
             ) from error
-        text = propose(log)
+        text = propose_factors(log)
         spec, title = FactorSpec.from_dict(yaml.safe_load(text)), f"Proposed factors of {log.name}"
     if output is not None:
         write_text(output, text if text is not None else yaml.safe_dump(spec.to_dict(), sort_keys=False))

@@ -63,16 +63,16 @@ def paper(
     """
     if tiny:  # compiling takes most of the time: optimising the programs costs more than it saves
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
-    from because_rl.datasets.home import home
+    from because_rl.datasets.paths import home_folder
     from because_rl.experiments.grid.grid import TrainAndEvaluate
-    from because_rl.experiments.paper.catalogue import chosen, run_missing, write_all
+    from because_rl.experiments.paper.catalogue import run_missing, select_experiments, write_all
     from because_rl.experiments.paper.scale import make_scale
 
-    names = chosen(name)
+    names = select_experiments(name)
     scale = make_scale(tiny, grid, *(text.split(",") if text else () for text in (methods, worlds, policies)))
     results = results or Path("results/tiny" if tiny else "results")
     output = output or results / "paper"
-    cache = compile_cache or home(root) / "programs"
+    cache = compile_cache or home_folder(root) / "programs"
     processes = max(1, (os.cpu_count() or 1) // max(workers, 1))
     failed = []
     with interruptible(RERUN):

@@ -68,9 +68,9 @@ def sweep(
 ) -> None:
     """Train and evaluate a whole grid, each cell once. If interrupted, the same command continues."""
     from because_rl.experiments.grid import grid as grids
-    from because_rl.experiments.grid.cells import lacking
+    from because_rl.experiments.grid.cells import missing_jobs
     from because_rl.experiments.grid.compare import write_table
-    from because_rl.experiments.grid.runner import failures, left
+    from because_rl.experiments.grid.runner import failures, unfinished_jobs
     from because_rl.experiments.grid.runner import sweep as run
 
     names = {key: text.split(",") for key, text in (("worlds", worlds), ("policies", policies)) if text}
@@ -78,10 +78,10 @@ def sweep(
     grid = grids.read_grid(spec, names | numbers)
     grid = grids.choose(grid, methods.split(",") if methods else (), dict(setting(text) for text in settings or ()))
     jobs = grids.jobs(grid)
-    wanted = lacking(jobs, output, any_code)
+    wanted = missing_jobs(jobs, output, any_code)
     if dry_run:
         failed = {failure["job"] for failure in failures(wanted, output)}
-        todo = {job.key for job in left(wanted, output)} | (failed if retry_failed else set())
+        todo = {job.key for job in unfinished_jobs(wanted, output)} | (failed if retry_failed else set())
         rows = [
             {"job": job.key, "cells": len(job.cells)}
             | {"state": "to run" if job.key in todo else "failed" if job.key in failed else "finished"}

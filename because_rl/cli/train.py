@@ -173,7 +173,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Put a run on a page: graph, learning curves, success beside behaviour and oracle. Or a whole grid of results."""
-    from because_rl.experiments.report import is_grid, report_grid
+    from because_rl.experiments.grid_report import is_grid, report_grid
     from because_rl.runs.report import report_run
 
     if is_grid(run):

@@ -55,11 +55,11 @@ def tune(
 
     If interrupted, the same command continues; several may share a folder.
     """
-    from because_rl.experiments.grid.cells import lacking
+    from because_rl.experiments.grid.cells import missing_jobs
     from because_rl.experiments.grid.grid import TrainAndEvaluate
     from because_rl.experiments.grid.runner import failures, sweep
     from because_rl.experiments.tuning import tune as tuning
-    from because_rl.experiments.tuning.table import in_words, write
+    from because_rl.experiments.tuning.table import format_settings, write_table
 
     names = {"methods": methods, "worlds": worlds}
     options: dict[str, Any] = {key: tuple(text.split(",")) for key, text in names.items() if text}
@@ -67,19 +67,19 @@ def tune(
     wanted = replace(tuning.TINY if tiny else tuning.Round(), **options)
     jobs = tuning.jobs(wanted)
     output = output or Path("results/tiny/tuning" if tiny else "results/tuning")
-    left = lacking(jobs, output, any_code)
+    missing = missing_jobs(jobs, output, any_code)
     place, count, processes = make_engine(engine, address, gpus, workers)
     compute = tuning.Develop(TrainAndEvaluate(root, work, keep_runs, compile_cache, processes), output, {})
     if not no_run:
         with interruptible(RERUN), sweep_bar("Tuning") as progress:
-            sweep(left, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
-            compute.tidy(left, output)
-    table, failed = write(wanted, jobs, output, any_code), failures(left, output)
+            sweep(missing, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
+            compute.tidy(missing, output)
+    table, failed = write_table(wanted, jobs, output, any_code), failures(missing, output)
     rates = {(row["method"], row["world"], row["trial"]): f"{row['success']:.3f}" for row in table["rows"]}
     rows = [
         {"method": v["method"], "world": v["world"], "trials": f"{v['trials']} of {tuning.TRIALS}"}
         | {("preset", "1", "2", "3")[n]: rates.get((v["method"], v["world"], n), "-") for n in range(tuning.TRIALS)}
-        | {"a preset would take": in_words(v["settings"]), "noise": v["noise"] or "-"}
+        | {"a preset would take": format_settings(v["settings"]), "noise": v["noise"] or "-"}
         for v in table["winners"]
     ]
     title = f"Success on development scenes; the settings of each trial are in {output / 'table.md'}"

@@ -1,8 +1,8 @@
-"""Fill a Minari dataset from a behaviour policy.
+"""Collect a Minari dataset with a behaviour policy.
 
-Episodes are collected in chunks, each written atomically to a hidden folder beside the dataset; when
-all are there the dataset is assembled in private and moved into place. Killed at any moment, the same
-command continues, and the result is the same bytes.
+Episodes are collected in chunks, each written atomically to a hidden folder beside the dataset; when all chunks exist,
+the dataset is assembled in a temporary folder and moved into place. After a kill at any moment the same command
+continues, and the result is the same bytes.
 """
 
 from __future__ import annotations
@@ -24,28 +24,40 @@ import numpy as np
 from minari.data_collector.episode_buffer import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
-from because_rl.datasets.home import dataset_path
+from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.recipe import Recipe
-from because_rl.datasets.validate import CHECKSUMS, episode_sha256
+from because_rl.datasets.validate import CHECKSUMS, compute_checksums
 from because_rl.envs.batch import BatchEnv
 from because_rl.envs.tasks import make_batch, world_class
 from because_rl.errors import BecauseError
-from because_rl.io import exclusive, file_sha256, new_folder, read_arrays, read_json, sweep, write_arrays, write_json
+from because_rl.io import (
+    exclusive,
+    new_folder,
+    read_arrays,
+    read_json,
+    remove_leftovers,
+    write_arrays,
+    write_json,
+)
 from because_rl.statistics import wilson
 
 CHUNK = {"unlock": 50, "crash": 125, "lift": 25}
-"""Episodes per chunk: a few seconds of work, so that little is lost when a run is killed."""
+"""Episodes per chunk: a few seconds of work, which is all that a kill can lose."""
 SERIAL = {"unlock"}
-"""Worlds so fast that starting worker processes would cost more than they save."""
+"""Worlds so fast that worker processes take longer to start than they save."""
 
 Progress = Callable[[int, int], None]
 """Called with (episodes done, episodes in all)."""
 
 Episode = dict[str, np.ndarray]
+"""seed (), state and goal (T + 1, columns), action (T, ...), reward, terminated, truncated (T,), hidden/NAME (...)"""
 
 
 def rollout(recipe: Recipe, episodes: range, batch: BatchEnv | None = None) -> list[Episode]:
-    """Episodes of the recipe, whichever engine (`batch`) steps them and whichever others share it."""
+    """The episodes of these numbers, stepped together in `batch` (by default the fast engine of the recipe's world).
+
+    An episode depends on the recipe and its number alone, not on the engine or on the other episodes of the batch.
+    """
     seeds = [recipe.episode_seed(e) for e in episodes]
     batch = batch or make_batch(recipe.world, "I", recipe.spurious)
     behaviour = recipe.make_behaviour()
@@ -81,11 +93,12 @@ def rollout(recipe: Recipe, episodes: range, batch: BatchEnv | None = None) -> l
 
 
 def _write_chunk(recipe: Recipe, episodes: range, path: Path, simulator: bool) -> int:
+    """Collect the episodes of these numbers into one file; returns how many they are."""
     batch = make_batch(recipe.world, "I", recipe.spurious, simulator=simulator)
-    rolled = rollout(recipe, episodes, batch)
+    chunk = rollout(recipe, episodes, batch)
     batch.close()
-    write_arrays(path, {f"{n}:{name}": value for n, episode in enumerate(rolled) for name, value in episode.items()})
-    return len(rolled)
+    write_arrays(path, {f"{n}:{name}": value for n, episode in enumerate(chunk) for name, value in episode.items()})
+    return len(chunk)
 
 
 def _read_chunk(path: Path) -> list[Episode]:
@@ -105,9 +118,10 @@ def collect(
     force: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Collect the dataset of `recipe`, or finish what an earlier call began; returns its summary.
+    """Collect the dataset of `recipe`, or continue a collection that was stopped; returns `summary` and the seconds.
 
-    `simulator=True` steps the unmodified simulators instead of their validated fast counterparts.
+    `root`: see `home_folder`. `workers`: processes, by default one per core. `simulator`: step the unmodified simulator
+    instead of its validated fast counterpart. `force`: collect again even if the dataset exists.
     """
     begin = time.monotonic()
     target = dataset_path(recipe.id, root)
@@ -117,10 +131,10 @@ def collect(
     partial = target.parent / f".{target.name}.partial"
     with exclusive(partial.with_suffix(".lock"), f"collecting {recipe.id}"):
         partial.mkdir(exist_ok=True)
-        sweep(partial)
+        remove_leftovers(partial)
         chunks = _collect_chunks(recipe, partial, workers, simulator, progress)
         episodes = [episode for chunk in chunks for episode in _read_chunk(chunk)]
-        sweep(target.parent)
+        remove_leftovers(target.parent)
         with new_folder(target) as folder:
             _assemble(recipe, episodes, folder, "simulator" if simulator else "fast")
         shutil.rmtree(partial)
@@ -130,7 +144,7 @@ def collect(
 def _collect_chunks(
     recipe: Recipe, partial: Path, workers: int | None, simulator: bool, progress: Progress
 ) -> list[Path]:
-    """The paths of all chunks, collecting those that are missing or damaged."""
+    """The paths of all chunks, in order; those that are missing or damaged are collected."""
     size = CHUNK[recipe.world]
     engine = "simulator" if simulator else "fast"
     chunks = {
@@ -160,6 +174,7 @@ def _collect_chunks(
 
 
 def _intact(path: Path) -> bool:
+    """Whether the chunk exists and matches its checksum."""
     try:
         return path.exists() and bool(read_arrays(path))
     except BecauseError:
@@ -167,7 +182,7 @@ def _intact(path: Path) -> bool:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Worker processes must not outlive a killed parent, nor answer Ctrl-C themselves."""
+    """In a worker process: exit when the parent is killed, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
@@ -183,21 +198,21 @@ def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str
     world = world_class(recipe.world)(spurious=recipe.spurious)
     spec = gymnasium.spec(f"because/{recipe.world.capitalize()}-v0")
     spec.kwargs = {"split": "I", "spurious": recipe.spurious}
-    data = folder / "data"
     storage = MinariStorage.new(
-        data, observation_space=world.observation_space, action_space=world.action_space, env_spec=spec
+        folder / "data", observation_space=world.observation_space, action_space=world.action_space, env_spec=spec
     )
+    minari_episodes: list[dict[str, Any]] = [
+        {
+            "observations": {"goal": episode["goal"], "state": episode["state"]},
+            "actions": episode["action"],
+            "rewards": episode["reward"],
+            "terminations": episode["terminated"],
+            "truncations": episode["truncated"],
+        }
+        for episode in episodes
+    ]
     storage.update_episodes(
-        EpisodeBuffer(
-            id=n,
-            seed=int(episode["seed"]),
-            observations={"goal": episode["goal"], "state": episode["state"]},
-            actions=episode["action"],
-            rewards=episode["reward"],
-            terminations=episode["terminated"],
-            truncations=episode["truncated"],
-        )
-        for n, episode in enumerate(episodes)
+        EpisodeBuffer(id=n, seed=int(episodes[n]["seed"]), **episode) for n, episode in enumerate(minari_episodes)
     )
     storage.update_episode_metadata(
         {name: value for name, value in episode.items() if name.startswith("hidden/")} for episode in episodes
@@ -221,26 +236,18 @@ def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str
             },
         }
     )
-    write_json(
-        folder / CHECKSUMS,
-        {
-            "metadata": file_sha256(data / "metadata.json"),
-            "episodes": [
-                episode_sha256(
-                    {"goal": e["goal"], "state": e["state"]}, e["action"], e["reward"], e["terminated"], e["truncated"]
-                )
-                for e in episodes
-            ],
-        },
-    )
+    write_json(folder / CHECKSUMS, compute_checksums(folder, minari_episodes))
 
 
 def summary(dataset_id: str, root: str | Path | None = None) -> dict[str, Any]:
-    """What ``because collect`` and ``because datasets`` say of a dataset, read from its metadata."""
+    """What ``because collect`` and ``because datasets`` report of a dataset, read from its metadata.
+
+    `success_rate`, `recipe` and `behaviour` only where this package collected it.
+    """
     path = dataset_path(dataset_id, root)
     metadata = read_json(path / "data" / "metadata.json")
-    ours = metadata.get("because", {})
-    episodes, rate = metadata["total_episodes"], ours.get("success_rate")
+    because = metadata.get("because", {})
+    episodes, rate = metadata["total_episodes"], because.get("success_rate")
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     out = {
         "dataset": dataset_id,
@@ -251,4 +258,4 @@ def summary(dataset_id: str, root: str | Path | None = None) -> dict[str, Any]:
         "megabytes": round(size / 1e6, 2),
         "path": str(path),
     }
-    return out | ({"recipe": ours["recipe"], "behaviour": ours["behaviour"]} if "recipe" in ours else {})
+    return out | ({name: because[name] for name in ("recipe", "behaviour")} if "recipe" in because else {})

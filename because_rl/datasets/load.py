@@ -1,4 +1,4 @@
-"""A Minari dataset and a factor spec in, arrays of transitions out. The only way data enter learning."""
+"""Read a Minari dataset, check it, and return its transitions. Learning gets its data nowhere else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from minari.dataset.minari_storage import MinariStorage
 
-from because_rl.datasets.home import dataset_path, list_datasets
+from because_rl.datasets.paths import dataset_path, list_datasets
 from because_rl.datasets.validate import Checker
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -21,20 +21,19 @@ def load(
 ) -> Transitions:
     """Load and validate a dataset. Its horizon is the length of its longest episode.
 
-    `dataset`: an id under `root` (``because/unlock-medium-v0``, or short ``unlock-medium``) or the path
-    of any Minari dataset folder. `factors`: a spec, or the path of one in JSON or YAML; a dataset that
-    we collected brings its own.
+    `dataset`: an id under `root` (``because/unlock-medium-v0``, or short ``unlock-medium``) or the path of any Minari
+    dataset folder. `factors`: a spec, or the path of one in JSON or YAML; datasets that this package wrote contain one.
     """
-    folder, name = _find(dataset, root)
-    metadata = _metadata(folder, name)
-    spec = _spec(factors, metadata, name)
+    folder, name = _find_folder(dataset, root)
+    metadata = _read_metadata(folder, name)
+    spec = _choose_spec(factors, metadata, name)
     try:
         storage = MinariStorage.read(folder / "data")
-        space_o, space_a = storage.observation_space, storage.action_space
-    except Exception as error:  # Minari signals damage with asserts, KeyErrors and whatever its readers raise
+        observation_space, action_space = storage.observation_space, storage.action_space
+    except Exception as error:  # Minari reports damage by AssertionError, KeyError and the errors of its readers
         raise _unreadable(name, "its data cannot be opened", error) from error
-    checker = Checker(name, folder, space_o, space_a)
-    checker.spec(spec)
+    checker = Checker(name, observation_space, action_space, folder)
+    checker.check_spec(spec)
     total = metadata["total_episodes"]
     if not isinstance(total, int) or total < 1:
         raise checker.error(f"total_episodes is {total!r}", "at least one episode")
@@ -44,7 +43,7 @@ def load(
             raw = next(iter(storage.get_episodes([number])))
         except Exception as error:
             raise _unreadable(name, f"episode {number} cannot be read", error) from error
-        episodes.append(checker.episode(number, raw, spec))
+        episodes.append(checker.check_episode(number, raw, spec))
     lengths = [len(e["action"]) for e in episodes]
     if sum(lengths) != metadata["total_steps"]:
         raise checker.error(
@@ -71,8 +70,8 @@ def load(
     )
 
 
-def _find(dataset: str | Path, root: str | Path | None) -> tuple[Path, str]:
-    """The dataset's folder (the one that holds ``data/``) and the name to call it by."""
+def _find_folder(dataset: str | Path, root: str | Path | None) -> tuple[Path, str]:
+    """The dataset's folder (the one that holds ``data/``) and its name for messages."""
     path = Path(dataset)
     if (path / "metadata.json").is_file():
         path = path.resolve().parent
@@ -89,29 +88,30 @@ def _find(dataset: str | Path, root: str | Path | None) -> tuple[Path, str]:
     known = list_datasets(root)
     raise BecauseError(
         f"There is no dataset {str(dataset)!r}.",
-        need="an id or the path of a Minari dataset; here there "
-        + (f"are {', '.join(known)}." if known else "is none."),
+        need="an id or the path of a Minari dataset; "
+        + (f"under this root there are {', '.join(known)}." if known else "under this root there is none."),
         fix="run 'because datasets' to see them, or 'because collect NAME' to make one.",
     )
 
 
-def _metadata(folder: Path, name: str) -> dict[str, Any]:
+def _read_metadata(folder: Path, name: str) -> dict[str, Any]:
     path = folder / "data" / "metadata.json"
     if not path.is_file():
         raise BecauseError(
-            f"Dataset {name} has no data/metadata.json.", need="a whole Minari dataset.", fix="collect it again."
+            f"Dataset {name} has no data/metadata.json.", need="a complete Minari dataset.", fix="collect it again."
         )
     metadata = read_json(path)
-    needed = {"total_episodes", "total_steps", "data_format"}
-    have = metadata if isinstance(metadata, dict) else {}
-    if missing := sorted(needed - set(have)) or ["a sound 'because'"] * (not isinstance(have.get("because", {}), dict)):
+    entries = metadata if isinstance(metadata, dict) else {}
+    missing = sorted({"total_episodes", "total_steps", "data_format"} - set(entries))
+    if missing or not isinstance(entries.get("because", {}), dict):
+        problem = f"lacks {missing}" if missing else "has an entry 'because' that is not a mapping"
         raise BecauseError(
-            f"Dataset {name}: {path} lacks {missing}.", need="the metadata that Minari writes.", fix="collect it again."
+            f"Dataset {name}: {path} {problem}.", need="the metadata that Minari writes.", fix="collect it again."
         )
     return metadata
 
 
-def _spec(factors: FactorSpec | str | Path | None, metadata: dict[str, Any], name: str) -> FactorSpec:
+def _choose_spec(factors: FactorSpec | str | Path | None, metadata: dict[str, Any], name: str) -> FactorSpec:
     if isinstance(factors, FactorSpec):
         return factors
     if factors is not None:

@@ -1,8 +1,8 @@
-"""Propose a factor spec from the columns of a log, as YAML with remarks, for its owner to edit.
+"""Propose a factor spec for the columns of a log, as YAML with comments, for its owner to edit.
 
-Values tell types: columns of 0 and 1 are binary, neighbours of which exactly one is 1 in every row are one
-categorical factor, everything else is continuous. What values cannot tell (which columns belong together, what the
-goal is about) is said in a remark.
+Types follow from values: columns of 0 and 1 are binary, adjacent columns of which exactly one is 1 in every row are one
+categorical factor, everything else is continuous. Where values do not decide (columns that belong together, the factor
+that a goal is about), a comment says so.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from because_rl.datasets.own_log import Log
+from because_rl.datasets.user_log import Log
 
-FEW = 12
-"""A column with at most so many whole values may be the codes of a category."""
+MAX_CODES = 12
+"""A column with at most this many different values, all whole, may be the codes of a category."""
 
 HEAD = """\
 # Proposed from {name}: {rows} steps in {episodes} episodes. Edit it: give factors the names you think in, and put
@@ -26,36 +26,39 @@ HEAD = """\
 """
 NO_GOAL = """\
 # goal:   # optional; without one there is a graph and a world model, but no policy. For example:
-#   - {{name: there, columns: 0, type: {type}, of: {of}, relation: at_least}}   # then: because fit ... --goal VALUE
+#   - {{name: there, columns: 0, type: {type}, of: {factor}, relation: at_least}}   # then: because fit ... --goal VALUE
 """
 
 
 class Proposal(NamedTuple):
+    """One proposed factor."""
+
     name: str
     start: int
     stop: int
     type: str
     remarks: tuple[str, ...] = ()
-    goal: str = ""
-    """entries that only a goal has"""
+    goal_entries: str = ""
+    """entries that only goal factors have, as YAML"""
 
     @property
     def line(self) -> str:
+        """Its line in the factor file."""
         columns = str(self.start) if self.stop == self.start + 1 else f"[{self.start}, {self.stop}]"
-        text = f"  - {{name: {quoted(self.name)}, columns: {columns}, type: {self.type}{self.goal}}}"
+        text = f"  - {{name: {quoted(self.name)}, columns: {columns}, type: {self.type}{self.goal_entries}}}"
         return text + ("   # " + "; ".join(self.remarks) if self.remarks else "")
 
 
-def propose(log: Log) -> str:
-    """The text of a factor file."""
+def propose_factors(log: Log) -> str:
+    """The text of a factor file with the factors of state, action and goal that the log's values suggest."""
     state_rows, action_rows = log.joined("observations"), log.joined("actions")
-    state = columns(state_rows, _names(log, "observations", "state", state_rows.shape[1]))
-    if log.numbered and action_rows.max() > 1:
+    state = _propose_columns(state_rows, _names(log, "observations", "state", state_rows.shape[1]))
+    if log.has_whole_number_actions and action_rows.max() > 1:
         levels = int(action_rows.max()) + 1
         name = _names(log, "actions", "action", 1)[0]
         action = [Proposal(name, 0, levels, "categorical", (f"the numbers 0 to {levels - 1}, one-hot",))]
     else:
-        action = columns(action_rows, _names(log, "actions", "action", action_rows.shape[1]))
+        action = _propose_columns(action_rows, _names(log, "actions", "action", action_rows.shape[1]))
     taken = {p.name for p in state}
     action = [p._replace(name=f"act_{p.name}") if p.name in taken else p for p in action]
     parts = [
@@ -63,41 +66,42 @@ def propose(log: Log) -> str:
         "state:\n" + "\n".join(p.line for p in state) + "\n",
         "action:\n" + "\n".join(p.line for p in action) + "\n",
     ]
-    goal = goals(log, state)
+    goal = _propose_goals(log, state)
     if goal:
         parts.append("goal:\n" + "\n".join(p.line for p in goal) + "\n")
     elif log.has_goals:
-        parts.append("# The log has goals, but no state factor as wide as they are: write 'goal' yourself.\n")
+        parts.append("# The log has goals, but no state factor has as many columns: write 'goal' yourself.\n")
     else:
-        parts.append(NO_GOAL.format(type=state[0].type, of=quoted(state[0].name)))
+        parts.append(NO_GOAL.format(type=state[0].type, factor=quoted(state[0].name)))
     return "".join(parts)
 
 
-def columns(rows: np.ndarray, names: Sequence[str]) -> list[Proposal]:
-    """Factors of these columns, left to right."""
+def _propose_columns(rows: np.ndarray, names: Sequence[str]) -> list[Proposal]:
+    """Factors of the columns of `rows` (n, columns), left to right."""
     binary: np.ndarray = np.asarray(np.isin(rows, (0, 1)).all(0))
     constant = np.nanmin(rows, 0) == np.nanmax(rows, 0)
-    found: list[Proposal] = []
+    proposals: list[Proposal] = []
     at = 0
     while at < rows.shape[1]:
         stop = _one_hot(rows, binary, constant, at)
         if stop:
             stem = _stem(names[at:stop])
-            used = {p.name for p in found} | set(names)
+            used = {p.name for p in proposals} | set(names)
             name = stem if stem and stem not in used else f"{names[at]}_to_{stop - 1}"
-            found.append(Proposal(name, at, stop, "categorical"))
+            proposals.append(Proposal(name, at, stop, "categorical"))
             at = stop
             continue
         remarks = _remarks(rows, names, at, bool(constant[at]), bool(binary[at]))
-        found.append(Proposal(names[at], at, at + 1, "binary" if binary[at] else "continuous", remarks))
+        proposals.append(Proposal(names[at], at, at + 1, "binary" if binary[at] else "continuous", remarks))
         at += 1
-    return found
+    return proposals
 
 
-def goals(log: Log, state: Sequence[Proposal]) -> list[Proposal]:
-    """A guess at what each goal column is about: the state factor that is nearest to it when episodes terminate.
+def _propose_goals(log: Log, state: Sequence[Proposal]) -> list[Proposal]:
+    """A guess at the state factor of each goal column: the one nearest to it when episodes terminate.
 
-    Goals as wide as a categorical factor are about that factor; otherwise each column is about a factor of one column.
+    Goals with as many columns as a categorical factor are about that factor; otherwise each column is about a factor
+    of one column.
     """
     if not log.has_goals:
         return []
@@ -112,33 +116,34 @@ def goals(log: Log, state: Sequence[Proposal]) -> list[Proposal]:
             entries = f", of: {quoted(factor.name)}, relation: equal"
             return [Proposal("goal", 0, width, factor.type, ("a guess: is it about this?",), entries)]
     single = [f for f in state if f.stop == f.start + 1]
-    found = []
+    proposals = []
     for column in range(width if single else 0):
         gap = [np.median(np.abs(have[:, f.start] - want[:, column])) / spread[f.start] for f in single]
-        of = single[int(np.argmin(gap))]
-        above, below = (have[:, of.start] >= want[:, column]).mean(), (have[:, of.start] <= want[:, column]).mean()
+        nearest = single[int(np.argmin(gap))]
+        final = have[:, nearest.start]
+        above, below = (final >= want[:, column]).mean(), (final <= want[:, column]).mean()
         relation = "equal" if above == below == 1 else "at_least" if above >= below else "at_most"
         remark = f"a guess: nearest where episodes end; {max(above, below):.0%} of {len(ended)} end {relation} it"
-        entries = f", of: {quoted(of.name)}, relation: {relation}"
-        found.append(Proposal(names[column], column, column + 1, of.type, (remark,), entries))
-    return found
+        entries = f", of: {quoted(nearest.name)}, relation: {relation}"
+        proposals.append(Proposal(names[column], column, column + 1, nearest.type, (remark,), entries))
+    return proposals
 
 
 def quoted(name: str) -> str:
-    """A name as YAML reads it back: as text, whatever it looks like."""
+    """A name, quoted where YAML would not read it back as the same text."""
     plain = re.fullmatch(r"[A-Za-z_][\w-]*", name) and name.lower() not in {"true", "false", "yes", "no", "on", "off"}
     return name if plain and name.lower() not in {"null", "y", "n"} else json.dumps(name)
 
 
 def _names(log: Log, array: str, word: str, count: int) -> list[str]:
-    """The file's names, else word_0, word_1, ...; made different where they are not."""
-    told = log.names.get(array, ())
-    names = list(told) if len(told) == count else [f"{word}_{n}" for n in range(count)] if count > 1 else [word]
+    """The file's column names, else word_0, word_1, ...; empty and repeated ones get their number appended."""
+    given = log.names.get(array, ())
+    names = list(given) if len(given) == count else [f"{word}_{n}" for n in range(count)] if count > 1 else [word]
     return [name if names.index(name) == n and name else f"{name or word}_{n}" for n, name in enumerate(names)]
 
 
 def _one_hot(rows: np.ndarray, binary: np.ndarray, constant: np.ndarray, start: int) -> int:
-    """Where the one-hot columns from `start` on end; 0 if there are none."""
+    """The stop (excluded) of the one-hot columns that begin at `start`; 0 if none do."""
     total = np.zeros(len(rows))
     for stop in range(start + 1, rows.shape[1] + 1):
         if not binary[stop - 1] or constant[start]:
@@ -152,29 +157,30 @@ def _one_hot(rows: np.ndarray, binary: np.ndarray, constant: np.ndarray, start: 
 
 
 def _stem(names: Sequence[str]) -> str:
-    """What the names begin with in common: gear_1, gear_2 -> gear."""
+    """The common beginning of the names: gear_1, gear_2 -> gear."""
     first, last = min(names), max(names)
     common = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     return first[:common].rstrip("_0123456789")
 
 
 def _remarks(rows: np.ndarray, names: Sequence[str], at: int, constant: bool, binary: bool) -> tuple[str, ...]:
-    mine = rows[:, at].astype(float)
-    if not np.isfinite(mine).all():
-        return (f"{int((~np.isfinite(mine)).sum())} values are not finite: repair them before fitting",)
+    """Comments on column `at`: values that are not finite, constants, possible codes, columns that repeat another."""
+    values = rows[:, at].astype(float)
+    if not np.isfinite(values).all():
+        return (f"{int((~np.isfinite(values)).sum())} values are not finite: repair them before fitting",)
     if constant:
-        return (f"always {mine[0]:g}: it tells nothing, leave it out of the file",)
+        return (f"always {values[0]:g}: it carries no information, leave it out of the file",)
     remarks = []
-    values = np.unique(mine)
-    if not binary and len(values) <= FEW and (values == np.round(values)).all():
+    levels = np.unique(values)
+    if not binary and len(levels) <= MAX_CODES and (levels == np.round(levels)).all():
         remarks.append(
-            f"whole numbers, {len(values)} of them: if they are codes of a category, write one-hot columns"
+            f"whole numbers, {len(levels)} of them: if they are codes of a category, write one-hot columns"
             " (numpy.eye(levels)[column]) and say categorical"
         )
     for earlier in range(at):
         other = rows[:, earlier].astype(float)
-        if np.array_equal(mine, other):
+        if np.array_equal(values, other):
             remarks.append(f"the same as {quoted(names[earlier])}: leave one of them out")
-        elif np.isfinite(other).all() and np.ptp(other) > 0 and abs(np.corrcoef(mine, other)[0, 1]) > 1 - 1e-9:
+        elif np.isfinite(other).all() and np.ptp(other) > 0 and abs(np.corrcoef(values, other)[0, 1]) > 1 - 1e-9:
             remarks.append(f"follows from {quoted(names[earlier])} exactly: leave one of them out")
     return tuple(remarks)

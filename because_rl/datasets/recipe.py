@@ -1,4 +1,4 @@
-"""What a dataset is made of: world, behaviour, episodes, seed, spurious level, coverage."""
+"""The settings that a dataset is collected with: world, behaviour, episodes, seed, spurious level, coverage."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from because_rl.io import sha256
 from because_rl.rng import child_seed
 
 FORMAT = 1
-"""Raised when the same recipe would give other data; partial work of another format is not reused."""
+"""Version of the data that a recipe gives, to be increased with any change of them.
+
+Unfinished chunks of another version are not reused.
+"""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe has one dataset id and always the same data.
+    """Settings of a dataset; the same recipe always gives the same id and the same data.
+
+    `coverage` is for unlock only: the share of episodes that try the door first.
 
     >>> Recipe.parse("unlock-medium").id
     'because/unlock-medium-v0'
@@ -49,8 +54,9 @@ class Recipe:
             )
 
     @classmethod
-    def parse(cls, name: str, episodes: int | None = None, **knobs: Any) -> Recipe:
-        """From ``unlock-medium`` (or the whole id ``because/unlock-medium-v0``) and knobs."""
+    def parse(cls, name: str, episodes: int | None = None, **settings: Any) -> Recipe:
+        """From ``unlock-medium`` (or the id ``because/unlock-medium-v0``) and the other fields; `episodes` defaults to
+        the world's."""
         world, _, behaviour = name.removeprefix("because/").removesuffix("-v0").partition("-")
         if world not in WORLDS or behaviour not in BEHAVIOURS:
             raise BecauseError(
@@ -58,41 +64,43 @@ class Recipe:
                 need="{lift,unlock,crash}-{random,medium,expert}, or 'all'.",
                 fix="for example: because collect unlock-medium.",
             )
-        return cls(world, behaviour, WORLDS[world].episodes if episodes is None else episodes, **knobs)
+        return cls(world, behaviour, WORLDS[world].episodes if episodes is None else episodes, **settings)
 
     @property
     def id(self) -> str:
-        """The paper's nine have plain names; every knob that is turned shows in the name."""
-        knobs = [f"{self.world}-{self.behaviour}"]
+        """The dataset id. Every setting that is not the default adds a part, so the paper's nine have plain names."""
+        parts = [f"{self.world}-{self.behaviour}"]
         if self.spurious != 1:
-            knobs.append(f"x{self.spurious}")
+            parts.append(f"x{self.spurious}")
         if self.coverage is not None:
-            knobs.append("q" + f"{self.coverage:g}".replace(".", ""))
+            parts.append("q" + f"{self.coverage:g}".replace(".", ""))
         if self.episodes != WORLDS[self.world].episodes:
-            knobs.append(f"n{self.episodes}")
+            parts.append(f"n{self.episodes}")
         if self.seed != 0:
-            knobs.append(f"seed{self.seed}")
-        return "because/" + "-".join(knobs) + "-v0"
+            parts.append(f"seed{self.seed}")
+        return "because/" + "-".join(parts) + "-v0"
 
     @property
     def key(self) -> str:
+        """16 digits of a hash of all settings and of the format version: names the chunks of an unfinished dataset."""
         return sha256(json.dumps(asdict(self) | {"format": FORMAT}, sort_keys=True).encode())[:16]
 
     def episode_seed(self, episode: int) -> int:
-        # Not a function of the other knobs: a longer dataset begins with the shorter one.
+        """The seed of one episode, whatever the number of episodes: a longer dataset begins with the shorter one."""
         return child_seed(self.seed, "dataset", self.world, self.behaviour, episode)
 
     def make_behaviour(self) -> Behaviour:
+        """A new instance of the behaviour policy."""
         module = importlib.import_module(f"because_rl.envs.{self.world}.behaviour")
-        knobs = {} if self.coverage is None else {"coverage": self.coverage}
-        return getattr(module, f"{self.world.capitalize()}Behaviour")(self.behaviour, **knobs)
+        settings = {} if self.coverage is None else {"coverage": self.coverage}
+        return getattr(module, f"{self.world.capitalize()}Behaviour")(self.behaviour, **settings)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def all_recipes(**knobs: Any) -> list[Recipe]:
-    """The paper's nine datasets, cheap worlds first."""
+def all_recipes(**settings: Any) -> list[Recipe]:
+    """The paper's nine datasets, cheap worlds first. `settings` replace fields of all of them, where not None."""
     names = [f"{world}-{behaviour}" for world in ("unlock", "crash", "lift") for behaviour in BEHAVIOURS]
     recipes = [Recipe.parse(name) for name in names]
-    return [replace(r, **{k: v for k, v in knobs.items() if v is not None}) for r in recipes]
+    return [replace(r, **{k: v for k, v in settings.items() if v is not None}) for r in recipes]

@@ -1,11 +1,12 @@
 """Refuse a dataset that is damaged or ill-formed, and say what is wrong and where.
 
-Works on any Minari dataset; one that we collected also carries checksums, so that a flipped bit in an
-otherwise plausible number is found.
+Works on any Minari dataset. A dataset that this package wrote also has checksums, which detect a flipped bit in an
+otherwise plausible number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,42 @@ from because_rl.io import arrays_sha256, file_sha256, read_json
 CHECKSUMS = "checksums.json"
 
 
-def episode_sha256(observations: Any, actions: Any, rewards: Any, terminations: Any, truncations: Any) -> str:
-    parts = {"observations": observations} if not isinstance(observations, dict) else observations
-    rest = {"actions": actions, "rewards": rewards, "terminations": terminations, "truncations": truncations}
-    return arrays_sha256({k: np.asarray(v) for k, v in (parts | rest).items()})
+COLLECT_AGAIN = "repair the data, or collect it again (because collect NAME --force)."
+
+
+def episode_sha256(episode: Mapping[str, Any]) -> str:
+    """A hash of one episode as Minari has it: observations (an array or a dict of arrays), actions, rewards, ends."""
+    observations = episode["observations"]
+    arrays = dict(observations) if isinstance(observations, dict) else {"observations": observations}
+    arrays |= {name: episode[name] for name in ("actions", "rewards", "terminations", "truncations")}
+    return arrays_sha256({name: np.asarray(array) for name, array in arrays.items()})
+
+
+def compute_checksums(folder: Path, episodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content of a dataset's ``checksums.json``, computed from its metadata file and its episodes."""
+    return {
+        "metadata": file_sha256(folder / "data" / "metadata.json"),
+        "episodes": [episode_sha256(episode) for episode in episodes],
+    }
 
 
 class Checker:
-    """Checks one dataset, episode by episode; every refusal names dataset, episode and step."""
+    """Checks one dataset, episode by episode; every error names dataset, episode and step.
 
-    def __init__(self, name: str, folder: Path, observation_space: spaces.Space, action_space: spaces.Space):
-        self.name, self.observation_space, self.action_space = name, observation_space, action_space
+    `folder` is where its checksums are, if anywhere; `fix` is what errors suggest.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        folder: Path | None = None,
+        fix: str = COLLECT_AGAIN,
+    ):
+        self.name, self.observation_space, self.action_space, self.fix = name, observation_space, action_space, fix
         self.checksums: dict[str, Any] | None = None
-        if not (folder / CHECKSUMS).exists():
+        if folder is None or not (folder / CHECKSUMS).exists():
             return
         self.checksums = read_json(folder / CHECKSUMS)
         if not isinstance(self.checksums, dict) or not isinstance(self.checksums.get("episodes"), list):
@@ -40,19 +64,17 @@ class Checker:
             raise self.error("metadata.json does not match its checksum", "the file as it was collected")
 
     def error(self, what: str, need: str, episode: int | None = None, step: int | None = None) -> BecauseError:
+        """An error about this dataset, to be raised by the caller."""
         where = f"Dataset {self.name}"
         if episode is not None:
             where += f", episode {episode}"
         if step is not None:
             where += f", step {step}"
-        return BecauseError(
-            f"{where}: {what}.",
-            need=need + ".",
-            fix="repair the data, or collect it again (because collect NAME --force).",
-        )
+        return BecauseError(f"{where}: {what}.", need=need + ".", fix=self.fix)
 
     # The factor spec against the spaces --------------------------------------------------------------
-    def spec(self, factors: FactorSpec) -> None:
+    def check_spec(self, factors: FactorSpec) -> None:
+        """Refuse a factor spec whose numbers of columns are not those of the spaces."""
         sizes = {"state": self.state_size, "action": self.action_size(factors), "goal": self.goal_size}
         for group, have in sizes.items():
             want = getattr(factors, f"{group}_size")
@@ -64,6 +86,7 @@ class Checker:
 
     @property
     def _parts(self) -> dict[str, spaces.Space]:
+        """The spaces of 'state' and, if there are goals, 'goal'; Gymnasium's goal environments name them otherwise."""
         space = self.observation_space
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"state": space}
         if "observation" in parts:
@@ -72,7 +95,7 @@ class Checker:
         if not ok or set(parts) - {"state", "goal", "achieved_goal", "desired_goal"}:
             raise self.error(
                 f"the observation space is {space}",
-                "a flat Box or MultiBinary, or a Dict with 'state' (or 'observation') and if you like 'goal'",
+                "a flat Box or MultiBinary, or a Dict with 'state' (or 'observation') and optionally 'goal'",
             )
         if "desired_goal" in parts:
             parts["goal"] = parts.pop("desired_goal")
@@ -80,13 +103,16 @@ class Checker:
 
     @property
     def state_size(self) -> int:
+        """Number of state columns."""
         return int(np.prod(self._parts["state"].shape or (1,)))
 
     @property
     def goal_size(self) -> int:
+        """Number of goal columns; 0 where the data have no goals."""
         return int(np.prod(self._parts["goal"].shape or (1,))) if "goal" in self._parts else 0
 
     def action_size(self, factors: FactorSpec) -> int:
+        """Number of action columns after encoding: one-hot, or `codes`, where actions are discrete."""
         space = self.action_space
         if isinstance(space, spaces.Discrete):
             if factors.codes is not None:
@@ -101,11 +127,15 @@ class Checker:
         raise self.error(f"the action space is {space}", "Box, MultiBinary or Discrete actions")
 
     # One episode ---------------------------------------------------------------------------------------
-    def episode(self, number: int, raw: dict[str, Any], factors: FactorSpec) -> dict[str, np.ndarray]:
-        """The episode as float32 arrays (state, goal, action columns, reward, ends), or a refusal."""
+    def check_episode(self, number: int, raw: Mapping[str, Any], factors: FactorSpec) -> dict[str, np.ndarray]:
+        """One episode of T steps, checked and converted; `raw` is the episode as Minari has it.
+
+        Returns state (T + 1, columns), action (T, columns), reward (T,) and, if there are goals, goal (T + 1, columns),
+        all float32, and terminated and truncated (T,) bool.
+        """
         actions = np.asarray(raw["actions"])
         if actions.ndim == 0:
-            raise self.error("the actions are no array", "one row per step", number)
+            raise self.error("the actions are not an array", "one row per step", number)
         length = len(actions)
         if length == 0:
             raise self.error("the episode is empty", "at least one step", number)
@@ -121,17 +151,14 @@ class Checker:
         if "goal" in self._parts:
             out["goal"] = self._columns("goal", parts.get("goal"), self._parts["goal"], length + 1, number)
         for group, values in out.items():
-            self._factors(number, group, values, getattr(factors, group))
-        out |= self._ends(raw, number, length)
-        if self.checksums is not None:
-            found = episode_sha256(
-                observations, raw["actions"], raw["rewards"], raw["terminations"], raw["truncations"]
-            )
-            if number >= len(self.checksums["episodes"]) or found != self.checksums["episodes"][number]:
-                raise self.error("the data do not match their checksum", "the data as they were collected", number)
+            self._check_factors(number, group, values, getattr(factors, group))
+        out |= self._rewards_and_ends(raw, number, length)
+        if self.checksums is not None and self.checksums["episodes"][number : number + 1] != [episode_sha256(raw)]:
+            raise self.error("the data do not match their checksum", "the data as they were collected", number)
         return out
 
     def _columns(self, group: str, value: Any, space: spaces.Space, length: int, number: int) -> np.ndarray:
+        """(length, columns) float32, inside the space."""
         array = np.asarray(value)
         if value is None or array.dtype.kind not in "fiub":
             kind = "missing" if value is None else f"of type {array.dtype}"
@@ -145,7 +172,7 @@ class Checker:
                 number,
             )
         array = array.reshape(length, -1)
-        self._finite(group, array, number)
+        self._check_finite(group, array, number)
         if isinstance(space, spaces.Box):
             low, high = space.low.reshape(-1), space.high.reshape(-1)
             outside = (array < low) | (array > high)
@@ -159,13 +186,14 @@ class Checker:
                 )
         return array.astype(np.float32)
 
-    def _finite(self, group: str, array: np.ndarray, number: int) -> None:
+    def _check_finite(self, group: str, array: np.ndarray, number: int) -> None:
         bad = ~np.isfinite(array)
         if bad.any():
             step, column = np.argwhere(bad)[0]
             raise self.error(f"{group} column {column} is {array[step, column]}", "a finite number", number, int(step))
 
     def _actions(self, actions: np.ndarray, number: int, factors: FactorSpec) -> np.ndarray:
+        """(T, action columns) float32; discrete actions are encoded."""
         space = self.action_space
         if not isinstance(space, spaces.Discrete):
             return self._columns("action", actions, space, len(actions), number)
@@ -182,7 +210,8 @@ class Checker:
             return np.eye(int(space.n), dtype=np.float32)[index]
         return factors.encode_action(index).astype(np.float32)
 
-    def _factors(self, number: int, group: str, values: np.ndarray, factors: tuple[Factor, ...]) -> None:
+    def _check_factors(self, number: int, group: str, values: np.ndarray, factors: tuple[Factor, ...]) -> None:
+        """Refuse values (rows, columns) that a factor's type does not allow."""
         needs = {
             "categorical": "exactly one column 1 and the others 0",
             "binary": "every column 0 or 1",
@@ -200,7 +229,8 @@ class Checker:
                     step,
                 )
 
-    def _ends(self, raw: dict[str, Any], number: int, length: int) -> dict[str, np.ndarray]:
+    def _rewards_and_ends(self, raw: Mapping[str, Any], number: int, length: int) -> dict[str, np.ndarray]:
+        """reward (T,) float32, terminated and truncated (T,) bool: the episode ends at its last step and no earlier."""
         out = {}
         for key, name in (("rewards", "reward"), ("terminations", "terminated"), ("truncations", "truncated")):
             array = np.asarray(raw[key])

@@ -1,4 +1,4 @@
-"""Discovery in one call: transitions and a factor spec in, a causal mask out."""
+"""Causal discovery in one call: transitions and a factor spec in, a causal mask out."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ TESTS: dict[str, Callable[[], IndependenceTest]] = {
     "fisherz": FisherZ,
     "l0": L0,
 }
+"""Name of an independence test, as in ``--test``, to its class."""
 DEFAULT_THRESHOLD = {"gtest": 2e-3, "residual": 1e-4, "l0": 0.5}
+"""p-value below which an edge is kept, by test; 1e-4 for a test that is not listed."""
 
 
 def choose_test(factors: FactorSpec) -> str:
-    """The default: counts where everything is discrete, regression where something is continuous."""
+    """The name of the default test: ``gtest`` if every factor is discrete, ``residual`` if one is continuous."""
     discrete = all(f.type != "continuous" for f in (*factors.state, *factors.action))
     return "gtest" if discrete else "residual"
 
 
 def make_test(name: str) -> IndependenceTest:
+    """The independence test of this name (a key of `TESTS`) with its default settings."""
     if name not in TESTS:
         raise BecauseError(
             f"There is no independence test {name!r}.", need=f"one of {', '.join(TESTS)}.", fix="leave --test out."
@@ -60,16 +63,53 @@ def discover(
     forbid: Iterable[Edge] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Reweighted:
-    """The mask of these transitions; `batches` > 0 also gives edge weights (M-bar) and their intervals."""
+    """Find the causal mask of logged transitions.
+
+    Every input factor (state or action at t) is tested against every target factor (state at t+1): an edge is kept
+    where "input and target are independent given all other inputs" is rejected, where the data cannot decide
+    ("untestable"), and from each factor to itself. With `batches` > 0 the edge weights are M-bar (see `mbar`).
+
+    Args:
+        factors: the columns of each state and action factor, and their types.
+        state: (n, state columns) the state at t; finite numbers, as for `action` and `next_state`.
+        action: (n, action columns) the action at t, in the columns of `factors` (categorical actions one-hot).
+        next_state: (n, state columns) the state at t+1.
+        episode: (n,) the episode of each row, in any order; None means that the rows are independent draws.
+        test: a name in `TESTS`, or an `IndependenceTest`; None chooses by the types of the factors.
+        threshold: p-value in (0, 1) below which an edge is kept; None takes the test's `DEFAULT_THRESHOLD`.
+        fdr: whether p-values are adjusted to control the false discovery rate (Benjamini-Yekutieli).
+        batches: number of draws of whole episodes whose masks are averaged into M-bar; 0 for one mask of all rows.
+        seed: of everything random: batches, permutations, folds, kernel centres.
+        force: edges (input name, target name) that are kept whatever the data say.
+        forbid: edges that are left out whatever the data say, including self-edges.
+        progress: called with (masks computed, masks in total) before the first mask and after each.
+
+    Returns:
+        The verdicts (`mask`) with arrays of shape (inputs, targets); the 95% interval of each edge weight (`low`,
+        `high`); and the weight of each batch (`batch_weight`). Without batches weights and intervals are 0 or 1.
+
+    Raises:
+        BecauseError: for arrays that are not finite or differ in length, too few rows or episodes for the test, an
+            unknown test or edge, a threshold outside (0, 1), or an edge that is both forced and forbidden.
+
+    >>> from because_rl.factors import pack
+    >>> factors = FactorSpec(pack(("x", 1, "continuous"), ("v", 1, "continuous")), pack(("push", 1, "continuous")))
+    >>> rng = np.random.default_rng(0)
+    >>> state, push, noise = rng.normal(size=(500, 2)), rng.normal(size=(500, 1)), rng.normal(size=(500, 2))
+    >>> next_state = state + np.column_stack([state[:, 1], push[:, 0]]) + 0.1 * noise  # x' = x + v, v' = v + push
+    >>> mask = discover(factors, state, push, next_state, test="fisherz").mask
+    >>> mask.inputs, mask.targets, mask.matrix.astype(int).tolist()
+    (('x', 'v', 'push'), ('x', 'v'), [[1, 0], [1, 1], [0, 1]])
+    """
     variables = Variables.from_arrays(factors, state, action, next_state, episode)
     if not isinstance(test, IndependenceTest):
         test = make_test(test or choose_test(factors))
     level = DEFAULT_THRESHOLD.get(test.name, 1e-4) if threshold is None else threshold
-    chosen, force, forbid = test.fine_enough(level), list(force), list(forbid)
+    chosen, force, forbid = test.for_threshold(level), list(force), list(forbid)
 
-    def verdict(rows: Variables, draw: int) -> CausalMask:
-        return decide(rows, chosen(rows, draw), chosen, level, fdr=fdr, force=force, forbid=forbid)
+    def find_mask(rows: Variables, test_seed: int) -> CausalMask:
+        return decide(rows, chosen(rows, test_seed), chosen, level, fdr=fdr, force=force, forbid=forbid)
 
     progress(0, batches + 1)
-    together = min(os.cpu_count() or 1, 1 + batches) if chosen.threads else 1
-    return reweight(variables, verdict, batches=batches, seed=seed, together=together, progress=progress)
+    threads = min(os.cpu_count() or 1, 1 + batches) if chosen.parallel_in_threads else 1
+    return reweight(variables, find_mask, batches=batches, seed=seed, threads=threads, progress=progress)

@@ -13,7 +13,7 @@ from because_rl.discovery.mask import CausalMask
 
 
 def to_networkx(mask: CausalMask) -> nx.DiGraph:
-    """Kept edges, each with p, effect, weight and status."""
+    """The kept edges, each with attributes p, effect, weight and status."""
     graph = nx.DiGraph()
     for name in mask.inputs:
         graph.add_node(name, time="t", group="state" if name in mask.targets else "action")
@@ -35,13 +35,14 @@ def to_networkx(mask: CausalMask) -> nx.DiGraph:
 
 
 def to_graphml(mask: CausalMask) -> str:
+    """The graph of `to_networkx` as GraphML text."""
     buffer = io.BytesIO()
     nx.write_graphml(to_networkx(mask), buffer)
     return buffer.getvalue().decode()
 
 
 def to_dot(mask: CausalMask) -> str:
-    """Graphviz source, causes left, effects right; untestable edges dashed, forced ones bold."""
+    """Graphviz source: causes on the left, effects on the right; untestable edges dashed, forced edges bold."""
     style = {"untestable": "dashed", "forced": "bold"}
     lines = ["digraph because {", "  rankdir=LR; node [shape=box, style=rounded];"]
     graph = to_networkx(mask)

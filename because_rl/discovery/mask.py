@@ -1,8 +1,10 @@
-"""From evidence to a causal mask: which inputs each next-state factor may listen to.
+"""From the evidence of an independence test to a causal mask: which inputs each next-state factor depends on.
 
-The rule keeps an edge when p < threshold (the paper's appendix states the opposite by a slip). A missed
-edge costs more than a spurious one, so an edge that the data cannot test is kept, and said to be
-untestable. What the user knows (forced and forbidden edges) always stands.
+An edge is kept when p < threshold (the paper's appendix states the opposite by a slip) and the effect is large
+enough for the test. A missed edge costs more than a spurious one, so an edge that the data cannot test is kept and
+marked as untestable. Edges that the user forces or forbids override the evidence.
+
+The paper's thresholds are 1e-8 for Lift, 1e-4 for Unlock and 1e-6 for Crash.
 """
 
 from __future__ import annotations
@@ -21,40 +23,43 @@ from because_rl.graph import Edge, Graph
 
 STATUSES = ("edge", "no edge", "untestable", "forced", "forbidden")
 KEPT = ("edge", "untestable", "forced")
-
-THRESHOLDS = {"lift": 1e-8, "unlock": 1e-4, "crash": 1e-6}
-"""The paper's p-value thresholds, by world."""
+"""Statuses of the edges that are in the mask."""
 
 
 @dataclass(frozen=True)
 class CausalMask:
-    """The verdict on every possible edge, inputs x targets."""
+    """The verdict on every possible edge; all arrays have the shape (inputs, targets)."""
 
     inputs: tuple[str, ...]
     targets: tuple[str, ...]
     p: np.ndarray
+    """p-values, adjusted if the false discovery rate was controlled"""
     statistic: np.ndarray
     effect: np.ndarray
+    """size of the dependence, in [0, 1]"""
     status: np.ndarray
-    """of str, each one of STATUSES"""
+    """strings, each one of `STATUSES`"""
     weight: np.ndarray
-    """in [0, 1]: 1 or 0 for one test on all data, the stability of the edge for M-bar"""
+    """in [0, 1]: 1 for kept edges and 0 for others after one test on all data; M-bar after `reweight`"""
     why: dict[Edge, str] = field(default_factory=dict)
+    """the reason for edges that are untestable or were left out in spite of their p-value"""
     settings: dict[str, Any] = field(default_factory=dict)
+    """of the test and of the decision, for provenance"""
 
     @property
     def matrix(self) -> np.ndarray:
-        """Boolean: the edges that are kept."""
+        """(inputs, targets) bool: the edges that are kept."""
         return np.isin(self.status, KEPT)
 
     @property
     def graph(self) -> Graph:
+        """The kept edges as a graph."""
         kept = self.matrix
         edges = ((i, j) for a, i in enumerate(self.inputs) for b, j in enumerate(self.targets) if kept[a, b])
         return Graph(self.inputs, self.targets, frozenset(edges))
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per possible edge."""
+        """One JSON-ready row per possible edge, target by target."""
         return [
             {
                 "from": source,
@@ -71,6 +76,7 @@ class CausalMask:
         ]
 
     def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; `from_dict` reads it back."""
         return {
             "inputs": list(self.inputs),
             "targets": list(self.targets),
@@ -80,12 +86,13 @@ class CausalMask:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> CausalMask:
+        """The inverse of `to_dict`."""
         inputs, targets = tuple(value["inputs"]), tuple(value["targets"])
-        place = {(i, j): (a, b) for a, i in enumerate(inputs) for b, j in enumerate(targets)}
+        position = {(i, j): (a, b) for a, i in enumerate(inputs) for b, j in enumerate(targets)}
         numbers = {name: np.zeros((len(inputs), len(targets))) for name in ("p", "statistic", "effect", "weight")}
         status, why = np.full((len(inputs), len(targets)), "no edge", "U10"), {}
         for row in value["edges"]:
-            cell = place[row["from"], row["to"]]
+            cell = position[row["from"], row["to"]]
             for name, array in numbers.items():
                 array[cell] = row[name]
             status[cell] = row["status"]
@@ -125,10 +132,21 @@ def decide(
     forbid: Iterable[Edge] = (),
     self_edges: bool = True,
 ) -> CausalMask:
-    """The mask that this evidence supports."""
+    """The mask that this evidence supports.
+
+    Args:
+        variables: the rows that were tested.
+        evidence: what `test` returned for them, arrays of shape (inputs, targets).
+        test: gives the least effect of an edge, and its settings for provenance.
+        threshold: p-value in (0, 1) below which an edge is kept.
+        fdr: whether p-values are first adjusted by `benjamini_yekutieli`.
+        force: edges that are kept whatever the evidence.
+        forbid: edges that are left out whatever the evidence.
+        self_edges: whether each target's own last value is forced too, unless forbidden.
+    """
     inputs = tuple(f.name for f in variables.inputs)
     targets = tuple(f.name for f in variables.targets)
-    forced, forbidden = _known(force, inputs, targets), _known(forbid, inputs, targets)
+    forced, forbidden = _check_edges(force, inputs, targets), _check_edges(forbid, inputs, targets)
     if both := sorted(set(forced) & set(forbidden)):
         raise BecauseError(
             f"Edge {both[0][0]} -> {both[0][1]} is both forced and forbidden.", need="one of the two.", fix="drop one."
@@ -153,13 +171,14 @@ def decide(
     )
 
 
-def _known(edges: Iterable[Edge], inputs: tuple[str, ...], targets: tuple[str, ...]) -> list[Edge]:
-    known = list(edges)
-    for source, target in known:
+def _check_edges(edges: Iterable[Edge], inputs: tuple[str, ...], targets: tuple[str, ...]) -> list[Edge]:
+    """The edges as a list; an error if one names an unknown input or target."""
+    checked = list(edges)
+    for source, target in checked:
         if source not in inputs or target not in targets:
             raise BecauseError(
                 f"Edge {source!r} -> {target!r} is unknown.",
                 need=f"a cause among {', '.join(inputs)} and an effect among {', '.join(targets)}.",
                 fix="correct the name.",
             )
-    return known
+    return checked

@@ -1,12 +1,21 @@
-"""M-bar (the paper's equation 7): masks of many batches of trajectories, averaged by behaviour density.
+"""M-bar: the batch-reweighted causal mask, equation 7 of the paper.
 
-    M-bar = E_u[ M(u_c) pi_b(a | s, u_pi) ] / E_u[ pi_b(a | s, u_pi) ]
+The equation rewrites the unconfounded transition model with one mask that no longer depends on the confounders,
 
-Each batch b is a draw of whole trajectories, so it has its own mix of hidden confounders u. Its mask
-M_b is weighted by w_b, its rows times the geometric mean over them of an estimated behaviour density
-pi_b(a | s): a batch whose actions are typical of the behaviour counts more than an odd one. All rows together
-are one more batch: what half of them are too few to show is not lost. The result is a weight in [0, 1] for every
-edge, with an interval that says how stable the edge is.
+    T(s' | s, a) = E_u[ phi(s, a)^T M(u_c) mu(s') pi_b(a | s, u_pi) ] / E_u[ pi_b(a | s, u_pi) ]
+                 = phi(s, a)^T  M-bar(u)  mu(s'),
+
+    M-bar(u) = E_u[ M(u_c) pi_b(a | s, u_pi) ] / E_u[ pi_b(a | s, u_pi) ],
+
+where u_c confounds the dynamics, u_pi the behaviour policy pi_b, and M(u_c) is the mask of one batch of
+trajectories. Here the expectation over u is a weighted mean over batches b,
+
+    M-bar = sum_b w_b M_b,      w_b proportional to n_b exp( mean over the rows of b of log pi_b(a | s) ).
+
+Each batch is a draw of whole trajectories, so it has its own mix of hidden confounders. M_b is its mask, n_b its
+number of rows, and pi_b an estimated behaviour density, so a batch with typical actions counts more than one with
+unusual actions. All rows together are one more batch: edges that a part of the data is too small to show are not
+lost. The result is a weight in [0, 1] for every edge, with an interval that says how stable the edge is.
 """
 
 from __future__ import annotations
@@ -23,27 +32,33 @@ from because_rl.rng import child_seed, stream
 from because_rl.statistics import wilson
 
 LEAST_EPISODES = 150
-"""Masks from fewer are underpowered (F1 .56 from 40 episodes of Unlock)."""
+"""Of a batch. Masks from fewer episodes are underpowered (F1 .56 from 40 episodes of Unlock)."""
 
 
 @dataclass(frozen=True)
 class Reweighted:
-    """M-bar and what it was made of."""
+    """The result of `reweight`."""
 
     mask: CausalMask
-    """the full-data verdicts, with M-bar as `weight`"""
+    """the verdicts on all rows, with M-bar as `weight`"""
     low: np.ndarray
-    """95% interval of each weight, (inputs, targets)"""
+    """(inputs, targets) lower end of the 95% interval of each weight"""
     high: np.ndarray
+    """(inputs, targets) its upper end"""
     batch_weight: np.ndarray
-    """(1 + batches,) summing to 1; the first is of all rows"""
+    """(1 + batches,) summing to 1; the first is the weight of all rows together"""
 
 
 def draw_batches(episode: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
     """Row indices of `count` draws of whole episodes without replacement, in their logged order.
 
-    Half of the episodes each, but at least 150 (all when there are fewer). Drawing with replacement
+    Each draw has half of the episodes, but at least 150 (all of them when there are fewer). Drawing with replacement
     would repeat rows, and an independence test takes a repeated row for new evidence.
+
+    Args:
+        episode: (n,) the episode of each row.
+        count: number of batches.
+        seed: of the draws.
     """
     names = np.unique(episode)
     size = min(len(names), max(LEAST_EPISODES, len(names) // 2))
@@ -52,8 +67,11 @@ def draw_batches(episode: np.ndarray, count: int, seed: int) -> list[np.ndarray]
 
 
 def log_density(variables: Variables, ridge: float = 1e-3) -> np.ndarray:
-    """(n,) estimated log pi_b(a | s): ridge regression of the action columns on the state columns and
-    their squares, with Gaussian residuals. A rough density is enough: it only ranks batches."""
+    """(n,) estimated log pi_b(a | s) of each row.
+
+    Ridge regression of the action columns on the state columns and their squares, with Gaussian residuals. A rough
+    density is enough: it only ranks batches.
+    """
     is_state = np.array([f.name in {t.name for t in variables.targets} for f in variables.inputs])
     state = np.concatenate([x for x, s in zip(variables.x, is_state, strict=True) if s], 1)
     action = np.concatenate([x for x, s in zip(variables.x, is_state, strict=True) if not s], 1)
@@ -68,35 +86,41 @@ def log_density(variables: Variables, ridge: float = 1e-3) -> np.ndarray:
 
 def reweight(
     variables: Variables,
-    verdict: Callable[[Variables, int], CausalMask],
+    find_mask: Callable[[Variables, int], CausalMask],
     *,
     batches: int = 10,
     seed: int = 0,
-    together: int = 1,
+    threads: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Reweighted:
-    """`verdict(variables, seed)` gives the mask of some rows; it is asked for all rows and each batch.
+    """The mask of all rows, with M-bar over `batches` draws of episodes as its edge weights.
 
-    `together`: in so many threads, which changes nothing else.
+    Args:
+        variables: all rows.
+        find_mask: (rows, seed) -> their mask; called for all rows and for each batch.
+        batches: number of draws; with 0 the weights and their intervals are 0 or 1.
+        seed: of the draws, and of the seeds passed to `find_mask`.
+        threads: how many masks are computed at a time; the result does not depend on it.
+        progress: called with (masks computed, masks in total) after each mask.
     """
     draws = draw_batches(variables.episode, batches, seed)
-    asked = [(variables, child_seed(seed, "all"))]
-    asked += [(variables.rows(rows), child_seed(seed, "batch", b)) for b, rows in enumerate(draws)]
-    found: list[CausalMask] = []
-    with ThreadPoolExecutor(together) as pool:
-        for mask in (pool.map if together > 1 else map)(verdict, *zip(*asked, strict=True)):
-            found.append(mask)
-            progress(len(found), len(asked))
-    full, masks = found[0], [mask.matrix for mask in found]
-    density = log_density(variables)
-    logs = [density.mean(), *(density[rows].mean() for rows in draws)]
-    rows_in = [len(density), *map(len, draws)]
+    jobs = [(variables, child_seed(seed, "all"))]
+    jobs += [(variables.rows(rows), child_seed(seed, "batch", b)) for b, rows in enumerate(draws)]
+    masks: list[CausalMask] = []
+    with ThreadPoolExecutor(threads) as pool:
+        for mask in (pool.map if threads > 1 else map)(find_mask, *zip(*jobs, strict=True)):
+            masks.append(mask)
+            progress(len(masks), len(jobs))
+    full = masks[0]
     if not batches:
         whole = full.matrix.astype(float)
         return Reweighted(full, whole, whole, np.ones(1))
-    share = np.exp(np.array(logs) - max(logs)) * rows_in
+    density = log_density(variables)
+    logs = [density.mean(), *(density[rows].mean() for rows in draws)]
+    batch_rows = [len(density), *map(len, draws)]
+    share = np.exp(np.array(logs) - max(logs)) * batch_rows
     share /= share.sum()
-    weight = np.einsum("b,bij->ij", share, np.array(masks, float))
-    low, high = wilson(weight, 1.0 / (share**2).sum())  # n: how many equal batches these are worth
+    weight = np.einsum("b,bij->ij", share, np.array([mask.matrix for mask in masks], float))
+    low, high = wilson(weight, 1.0 / (share**2).sum())  # n: the number of equal batches that these are worth
     settings = full.settings | {"batches": batches, "seed": seed}
     return Reweighted(replace(full, weight=weight, settings=settings), low, high, share)

@@ -1,4 +1,4 @@
-"""Logged transitions as independence tests see them: one array for each factor."""
+"""Logged transitions in the form that independence tests take: one array per factor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Variables:
     y: tuple[np.ndarray, ...]
     """one (n, width) float64 array per target"""
     episode: np.ndarray
-    """(n,) which episode a row belongs to: rows of one episode are not independent"""
+    """(n,) the episode of each row: rows of one episode are not independent"""
 
     @classmethod
     def from_arrays(
@@ -32,7 +32,15 @@ class Variables:
         next_state: np.ndarray,
         episode: np.ndarray | None = None,
     ) -> Variables:
-        """`episode` None means that the rows are independent draws."""
+        """Cut the columns of n transitions into factors.
+
+        Args:
+            factors: the columns of each factor.
+            state: (n, state columns), finite.
+            action: (n, action columns), finite.
+            next_state: (n, state columns), finite.
+            episode: (n,) the episode of each row; None means that the rows are independent draws.
+        """
         for name, array in (("state", state), ("action", action), ("next_state", next_state)):
             bad = ~np.isfinite(array)
             if bad.any():
@@ -62,7 +70,7 @@ class Variables:
         return len(self.episode)
 
     def rows(self, keep: np.ndarray) -> Variables:
-        """A subset (or bootstrap) of the rows."""
+        """The rows at these indices (or where this boolean mask is True)."""
         return Variables(
             self.inputs,
             self.targets,

@@ -1,8 +1,8 @@
-"""N worlds of one task stepped together: the one interface of bulk collection and evaluation.
+"""N worlds of one task stepped together: the interface for collecting data and evaluating agents.
 
-Two families implement it. The fast ones (`UnlockBatch`, `CrashBatch`, `LiftBatch`) are what we use;
-`SimulatorBatch` drives the unmodified simulators behind the same interface, so that anything that runs
-on one runs on the other and tests can hold them against each other step by step.
+There are two kinds. The fast ones (`UnlockBatch`, `CrashBatch`, `LiftBatch`) are used everywhere;
+`SimulatorBatch` runs the unmodified simulators behind the same interface, so that the same code runs on
+both and tests can compare them step by step.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Step(NamedTuple):
     terminated: np.ndarray
     """(N,) bool: the goal was reached, now or before"""
     truncated: np.ndarray
-    """(N,) bool: the horizon came first"""
+    """(N,) bool: the horizon was reached without success"""
 
 
 class BatchEnv(ABC):
-    """Worlds that have ended stay where they ended and pay no more reward, whatever is done to them."""
+    """Worlds whose episode has ended keep their last state and give no more reward, whatever the action."""
 
     world: type[World]
 
@@ -53,9 +53,10 @@ class BatchEnv(ABC):
         self.horizon = self.world.horizon
         self.action_space = self.world.make_action_space()
 
-    # What an implementation provides ---------------------------------------------------------------
+    # Implemented by each kind ------------------------------------------------------------------------
     @abstractmethod
-    def _place(self, seeds: Sequence[int]) -> None: ...
+    def _place(self, seeds: Sequence[int]) -> None:
+        """Set world n to the start of the episode with seed ``seeds[n]``."""
 
     @abstractmethod
     def _advance(self, columns: np.ndarray, active: np.ndarray) -> None:
@@ -66,7 +67,8 @@ class BatchEnv(ABC):
         """(N, state_size) float64"""
 
     @abstractmethod
-    def exact_goal(self) -> np.ndarray: ...
+    def exact_goal(self) -> np.ndarray:
+        """(N, goal_size) float64"""
 
     @abstractmethod
     def hidden(self) -> Hidden:
@@ -74,7 +76,7 @@ class BatchEnv(ABC):
 
     # The interface -----------------------------------------------------------------------------------
     def reset(self, seeds: Sequence[int]) -> Observation:
-        """Put world n at the scene of seeds[n], the same scene as ``World.reset(seed=seeds[n])``."""
+        """Start world n with seed ``seeds[n]``, in the same scene as ``World.reset(seed=seeds[n])``."""
         self._place([int(seed) for seed in seeds])
         self.size, self.steps = len(seeds), 0
         self.terminated = np.zeros(self.size, bool)
@@ -82,11 +84,12 @@ class BatchEnv(ABC):
         return self._observe()
 
     def step(self, actions: np.ndarray) -> Step:
+        """Step every world whose episode is running with its action; `actions` has one row per world."""
         if len(actions) != self.size:
             raise BecauseError(
                 f"Got {len(actions)} actions for {self.size} worlds.",
                 need="one action per world.",
-                fix="check the batch.",
+                fix="pass as many actions as seeds were passed to reset.",
             )
         active = ~(self.terminated | self.truncated)
         self._advance(self.factors.encode_action(actions), active)
@@ -97,7 +100,7 @@ class BatchEnv(ABC):
         return Step(self._observe(), success.astype(np.float32), self.terminated.copy(), self.truncated.copy())
 
     def random_actions(self, rng: np.random.Generator) -> np.ndarray:
-        """Uniform actions, one per world."""
+        """Uniformly drawn actions, one per world."""
         space = self.action_space
         if isinstance(space, spaces.Discrete):
             return rng.integers(0, space.n, self.size)
@@ -106,13 +109,14 @@ class BatchEnv(ABC):
 
     @property
     def done(self) -> bool:
+        """Whether all episodes have ended."""
         return bool((self.terminated | self.truncated).all())
 
     def _observe(self) -> Observation:
         return Observation(self.exact_state().astype(np.float32), self.exact_goal().astype(np.float32))
 
     def close(self) -> None:  # noqa: B027  (most have nothing to close)
-        """Give back processes, threads and simulators."""
+        """Release processes, threads and simulators."""
 
 
 class SimulatorBatch(BatchEnv):
@@ -127,24 +131,24 @@ class SimulatorBatch(BatchEnv):
     def _place(self, seeds: Sequence[int]) -> None:
         while len(self.envs) < len(seeds):
             self.envs.append(self.world(self.split, self.spurious, self._render_mode))
-        self._live = self.envs[: len(seeds)]
-        for env, seed in zip(self._live, seeds, strict=True):
+        self._running = self.envs[: len(seeds)]
+        for env, seed in zip(self._running, seeds, strict=True):
             env.reset(seed=seed)
 
     def _advance(self, columns: np.ndarray, active: np.ndarray) -> None:
-        for env, row, on in zip(self._live, columns, active, strict=True):
-            if on:
+        for env, row, is_active in zip(self._running, columns, active, strict=True):
+            if is_active:
                 env.advance(row)
 
     def exact_state(self) -> np.ndarray:
-        return np.stack([env.exact_state() for env in self._live])
+        return np.stack([env.exact_state() for env in self._running])
 
     def exact_goal(self) -> np.ndarray:
-        return np.stack([env.exact_goal() for env in self._live])
+        return np.stack([env.exact_goal() for env in self._running])
 
     def hidden(self) -> Hidden:
-        each = [env.hidden() for env in self._live]
-        return {name: np.stack([np.asarray(h[name]) for h in each]) for name in each[0]}
+        hidden = [env.hidden() for env in self._running]
+        return {name: np.stack([np.asarray(h[name]) for h in hidden]) for name in hidden[0]}
 
     def close(self) -> None:
         for env in self.envs:

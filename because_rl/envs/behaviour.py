@@ -1,4 +1,4 @@
-"""What a behaviour policy is: the hand-written policies that fill the datasets."""
+"""Base class of the hand-written behaviour policies that generate the datasets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class Behaviour(ABC):
         self.level = level
 
     @abstractmethod
-    def reset(self, batch: BatchEnv, seeds: Sequence[int]) -> None: ...
+    def reset(self, batch: BatchEnv, seeds: Sequence[int]) -> None:
+        """Draw all random numbers of the episodes with these seeds, which `batch` has just started."""
 
     @abstractmethod
     def act(self, observation: Observation) -> np.ndarray:
-        """One action per world, each in the action space."""
+        """One action per world, (N, ...), each in the action space."""
 
     @abstractmethod
     def settings(self) -> dict[str, float | str]:
-        """What the dataset's metadata says of this behaviour."""
+        """The parameters of this behaviour, as recorded in the dataset's metadata."""

@@ -1,7 +1,7 @@
-"""A batch whose worlds are shared out among processes: for Lift, whose physics threads do not speed up by much.
+"""A batch whose worlds are divided among processes: for Lift, whose physics gains little from threads.
 
-Every process steps a batch of its own; what comes out does not depend on how many there are. They end with the
-process that started them, however it ends.
+Every process steps a batch of its own; the result does not depend on their number. The processes end when the
+process that started them ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from because_rl.envs.batch import BatchEnv
 from because_rl.envs.world import Hidden, World
 from because_rl.errors import BecauseError
 
-LEAST = 25
-"""Worlds that a process should have, or starting it takes longer than it saves."""
+MIN_WORLDS_PER_PROCESS = 25
+"""With fewer worlds, starting a process takes longer than it saves."""
 
 
 class ParallelBatch(BatchEnv):
     def __init__(
         self, world: type[World], batch: type[BatchEnv], split: str = "I", spurious: int = 1, processes: int = 2
     ):
-        """`batch`: what each process steps."""
+        """`batch`: the class of batch that each of the `processes` steps."""
         self.world, self.batch = world, batch
         super().__init__(split, spurious)
         self.processes = processes
-        self._team: list[tuple[Any, Connection]] = []
+        self._workers: list[tuple[Any, Connection]] = []
 
     def _place(self, seeds: Sequence[int]) -> None:
-        wanted = max(1, min(self.processes, len(seeds) // LEAST))
-        while len(self._team) < wanted:
-            self._team.append(_start(self.batch, self.split, self.spurious))
-        self._shares = np.array_split(np.arange(len(seeds)), len(self._team))
-        placed = self._ask([("place", [seeds[n] for n in share]) for share in self._shares])
-        self._state, self._goal = (np.concatenate(part) for part in list(zip(*placed, strict=True))[:2])
-        each = [hidden for _, _, hidden in placed]
-        self._hidden = {name: np.concatenate([np.asarray(h[name]) for h in each]) for name in each[0]}
+        needed = max(1, min(self.processes, len(seeds) // MIN_WORLDS_PER_PROCESS))
+        while len(self._workers) < needed:
+            self._workers.append(_start(self.batch, self.split, self.spurious))
+        self._shares = np.array_split(np.arange(len(seeds)), len(self._workers))
+        starts = self._request([("place", [seeds[n] for n in share]) for share in self._shares])
+        state, goal, hidden = zip(*starts, strict=True)
+        self._state, self._goal = np.concatenate(state), np.concatenate(goal)
+        self._hidden = {name: np.concatenate([np.asarray(h[name]) for h in hidden]) for name in hidden[0]}
 
     def _advance(self, columns: np.ndarray, active: np.ndarray) -> None:
-        self._state = np.concatenate(self._ask([("advance", (columns[s], active[s])) for s in self._shares]))
+        self._state = np.concatenate(self._request([("advance", (columns[s], active[s])) for s in self._shares]))
 
-    def _ask(self, questions: list[tuple[str, Any]]) -> list[Any]:
-        """All are asked before the first answer is awaited."""
+    def _request(self, requests: list[tuple[str, Any]]) -> list[Any]:
+        """Send each process its request, then wait for all replies, so that the processes work at the same time."""
         try:
-            for (_, pipe), question in zip(self._team, questions, strict=True):
-                pipe.send(question)
-            return [pipe.recv() for _, pipe in self._team]
+            for (_, pipe), request in zip(self._workers, requests, strict=True):
+                pipe.send(request)
+            return [pipe.recv() for _, pipe in self._workers]
         except (EOFError, OSError) as error:
             raise BecauseError(
                 f"A process that simulated {self.world.name} has died.",
-                need="all of them.",
-                fix="look at its message above; was it killed for want of memory?",
+                need="every worker process to keep running.",
+                fix="look for its error message above; it may have been killed for lack of memory.",
             ) from error
 
     def exact_state(self) -> np.ndarray:
@@ -67,36 +67,38 @@ class ParallelBatch(BatchEnv):
         return dict(self._hidden)
 
     def close(self) -> None:
-        for process, pipe in self._team:
+        for process, pipe in self._workers:
             pipe.close()
             process.join()
-        self._team = []
+        self._workers = []
 
 
-def _start(*task: Any) -> tuple[Any, Connection]:
+def _start(batch: type[BatchEnv], split: str, spurious: int) -> tuple[Any, Connection]:
+    """A new process that serves a batch, and our end of the pipe to it."""
     context = multiprocessing.get_context("spawn")  # forking a process that has started JAX's threads can hang
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, *task))
+    parent_end, child_end = context.Pipe()
+    process = context.Process(target=_serve, args=(child_end, batch, split, spurious))
     process.start()
-    theirs.close()
-    return process, ours
+    child_end.close()
+    return process, parent_end
 
 
-def _serve(pipe: Connection, make: type[BatchEnv], split: str, spurious: int) -> None:
-    """In a process: answer until nobody asks any more."""
+def _serve(pipe: Connection, batch_class: type[BatchEnv], split: str, spurious: int) -> None:
+    """Main loop of a process: answer requests until the parent closes its end of the pipe."""
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is our parent's to handle
-    batch = make(split, spurious)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    batch = batch_class(split, spurious)
     while True:
         try:
-            what, told = pipe.recv()
+            command, argument = pipe.recv()
         except EOFError:
             batch.close()
             return
-        if what == "place":
-            batch._place(told)
+        if command == "place":
+            batch._place(argument)
             pipe.send((batch.exact_state(), batch.exact_goal(), batch.hidden()))
         else:
-            batch._advance(*told)
+            columns, active = argument
+            batch._advance(columns, active)
             pipe.send(batch.exact_state())

@@ -19,12 +19,12 @@ SPLITS = ("I", "O")
 
 class _Entry(NamedTuple):
     episodes: int
-    """in the paper's datasets"""
+    """episodes in the paper's dataset of each behaviour"""
     paper_success: dict[str, float]
-    """of the behaviour policies, from the paper's table of behaviours"""
+    """success rate of each behaviour policy, from the paper's table of behaviours"""
     simulator: str
     slow: bool = False
-    """a step costs so much that processes pay"""
+    """whether a step is expensive enough for several processes to be faster"""
 
 
 WORLDS = {
@@ -35,7 +35,7 @@ WORLDS = {
 
 
 def _import(module: str, name: str):
-    # Each simulator is optional and slow to import, so a world is loaded when it is asked for.
+    # Each simulator is optional and slow to import, so a world is imported on first use.
     try:
         return getattr(importlib.import_module(f"because_rl.envs.{module}"), name)
     except ModuleNotFoundError as error:
@@ -47,12 +47,14 @@ def _import(module: str, name: str):
 
 
 def check_world(name: str) -> str:
+    """`name`, if there is such a world; raises a `BecauseError` otherwise."""
     if name not in WORLDS:
         raise BecauseError(f"There is no world {name!r}.", need=f"one of {', '.join(WORLDS)}.", fix="correct the name.")
     return name
 
 
 def world_class(name: str) -> type[World]:
+    """The Gymnasium environment of a world."""
     return _import(f"{check_world(name)}.env", name.capitalize())
 
 
@@ -66,7 +68,7 @@ def make_batch(
 ) -> BatchEnv:
     """N worlds stepped together: the fast implementation, or the unmodified simulator.
 
-    Worlds that are slow to step (Lift) are shared out among `processes`.
+    Worlds that are slow to step (Lift) are divided among `processes`.
     """
     if simulator:
         return SimulatorBatch(world_class(name), split, spurious)
@@ -78,8 +80,8 @@ def make_batch(
 def register() -> None:
     """Make ``gymnasium.make("because/Unlock-v0", split="O", spurious=4)`` work.
 
-    Without wrappers: the worlds check order, actions and horizon themselves, and users get the world
-    itself, with ``env.true_graph()`` and ``env.factors``.
+    No wrappers are added: the worlds check the order of calls, actions and horizon themselves, and users get
+    the world itself, with ``env.true_graph()`` and ``env.factors``.
     """
     for name in WORLDS:
         gymnasium.register(
@@ -92,7 +94,8 @@ def register() -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """
+    """World, split of evaluation, and behaviour that collected the training data.
+
     >>> Task.parse("unlock-O-medium").dataset
     'because/unlock-medium-v0'
     """
@@ -111,6 +114,7 @@ class Task:
 
     @classmethod
     def parse(cls, name: str) -> Task:
+        """The task called ``world-split-behaviour``, in upper or lower case."""
         for task in TASKS:
             if task.name.lower() == name.lower():
                 return task

@@ -1,6 +1,6 @@
-"""What the three worlds share: a Gymnasium environment on a real simulator, with named factors.
+"""Base class of the three worlds: a Gymnasium environment on a real simulator, with named factors.
 
-A world is deterministic: ``reset(seed=s)`` fixes the scene and every hidden draw of the episode. The
+A world is deterministic: ``reset(seed=s)`` fixes the scene and every hidden variable of the episode. The
 hidden confounders are in ``info`` for analysis and never in the observation.
 """
 
@@ -22,7 +22,7 @@ Hidden = dict[str, Any]
 
 
 class World(gym.Env):
-    """One goal-conditioned world.
+    """One goal-conditioned world; `split` is its distribution of scenes, `spurious` the number of spurious channels.
 
     Observation: ``{"state": (state_size,), "goal": (goal_size,)}``, float32. Reward: 1 on the step
     that reaches the goal, which ends the episode, else 0. After `horizon` steps it is truncated.
@@ -41,7 +41,7 @@ class World(gym.Env):
             raise BecauseError(
                 f"Got split={split!r} for {self.name}.",
                 need=f"one of {', '.join(self.splits)}.",
-                fix="pass split='I' (training law) or split='O' (law broken).",
+                fix="pass split='I' (training distribution) or split='O' (shifted distribution).",
             )
         if render_mode not in (None, "rgb_array"):
             raise BecauseError(
@@ -60,19 +60,21 @@ class World(gym.Env):
         self.action_space = self.make_action_space()
         self._steps: int | None = None
 
-    # What a world must say of itself -------------------------------------------------------------
+    # Implemented by each world -------------------------------------------------------------------
     @classmethod
     @abstractmethod
-    def make_factors(cls, spurious: int) -> FactorSpec: ...
+    def make_factors(cls, spurious: int) -> FactorSpec:
+        """The columns of state, action and goal, grouped into named factors."""
 
     @classmethod
     @abstractmethod
     def state_bounds(cls, spurious: int) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest value of each state column."""
+        """Lowest and highest value of each state column, each (state_size,)."""
 
     @classmethod
     @abstractmethod
-    def goal_bounds(cls) -> tuple[np.ndarray, np.ndarray]: ...
+    def goal_bounds(cls) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest value of each goal column, each (goal_size,)."""
 
     @classmethod
     @abstractmethod
@@ -80,53 +82,55 @@ class World(gym.Env):
 
     @classmethod
     @abstractmethod
-    def make_true_graph(cls, spurious: int) -> Graph: ...
+    def make_true_graph(cls, spurious: int) -> Graph:
+        """Edges from state and action factors to next-state factors."""
 
     def true_graph(self) -> Graph:
-        """The graph that the simulator obeys (held against it by an intervention test)."""
+        """The causal graph of one step; tests verify it by interventions in the simulator."""
         return self.make_true_graph(self.spurious)
 
     @abstractmethod
     def _place(self, seed: int) -> None:
-        """Draw the scene of this seed and put the simulator there."""
+        """Draw the scene of this seed and set the simulator to it."""
 
     @abstractmethod
     def _advance(self, columns: np.ndarray) -> None:
-        """Step the simulator once with the action columns that models see."""
+        """Step the simulator once with encoded action columns (action_size,)."""
 
     @abstractmethod
     def exact_state(self) -> np.ndarray:
-        """The state as the simulator has it, in float64."""
+        """The simulator's state, (state_size,) float64."""
 
     @abstractmethod
-    def exact_goal(self) -> np.ndarray: ...
+    def exact_goal(self) -> np.ndarray:
+        """The goal of this episode, (goal_size,) float64."""
 
     @abstractmethod
     def hidden(self) -> Hidden:
-        """The hidden confounders ``u_c`` and ``u_pi`` of this episode, and what else to analyse."""
+        """The hidden confounders ``u_c`` and ``u_pi`` of this episode, and other hidden variables for analysis."""
 
     # For interventions and planning with the simulator -------------------------------------------
     @abstractmethod
     def snapshot(self) -> Any:
-        """Everything needed to come back to this moment with `restore`."""
+        """Everything that `restore` needs to return to this moment."""
 
     @abstractmethod
     def restore(self, snapshot: Any) -> None: ...
 
     @abstractmethod
     def intervene(self, factor: str, value: np.ndarray) -> None:
-        """do(factor = value): set one state factor in the simulator and leave the others alone."""
+        """do(factor = value): set one state factor in the simulator and leave the others unchanged."""
 
     @abstractmethod
     def picture(self) -> np.ndarray:
-        """The scene as it is now, (height, width, 3) uint8."""
+        """An image of the current scene, (height, width, 3) uint8."""
 
     # Gymnasium's interface -----------------------------------------------------------------------
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
-        scene = seed if seed is not None else int(self.np_random.integers(2**31))
-        self._place(scene)
-        self._scene, self._steps, self._done = scene, 0, False
+        episode_seed = seed if seed is not None else int(self.np_random.integers(2**31))
+        self._place(episode_seed)
+        self._episode_seed, self._steps, self._done = episode_seed, 0, False
         return self._observe(), self._info()
 
     def step(self, action: Any):
@@ -153,7 +157,7 @@ class World(gym.Env):
         return None if self.render_mode is None else self.picture()
 
     def advance(self, columns: np.ndarray) -> None:
-        """Step with the action columns that models see, without asking whether the episode is over."""
+        """Step with encoded action columns (action_size,), without checking whether the episode has ended."""
         self._advance(columns)
         self._steps = (self._steps or 0) + 1
 
@@ -162,7 +166,7 @@ class World(gym.Env):
 
     def _info(self) -> dict[str, Any]:
         return {
-            "seed": self._scene,
+            "seed": self._episode_seed,
             "success": bool(self.factors.reached(self.exact_state(), self.exact_goal())),
         } | self.hidden()
 

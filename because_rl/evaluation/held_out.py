@@ -1,4 +1,4 @@
-"""How good a world model is on the episodes that were held out, factor by factor, and whether it knows its limits."""
+"""Accuracy of a world model by factor and its uncertainty, both on the held-out episodes."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from because_rl.models.column_statistics import statistics
 from because_rl.models.energy import mix
 from because_rl.models.layout import Layout
 from because_rl.models.objective import evaluate
+from because_rl.models.prepared_data import statistics
 from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import child_seed
 from because_rl.transitions import Transitions
 
 MOST_ROWS = 20_000
-"""More tell no more."""
+"""Held-out rows to use; more hardly change the figures."""
 LEAST_CHANGE = 1e-6
+"""Variance of the scaled change below which a factor counts as constant."""
 
 
 def held_out_accuracy(agent: PlannerAgent, data: Transitions) -> list[dict[str, Any]]:
-    """One row per state factor.
+    """One row per state factor: factor, type, measure, value (mean over seeds), per_seed, unchanged, rows.
 
-    Discrete factors: the share of steps foretold right. Continuous ones: how much of the change is foretold,
+    The value of a discrete factor is the share of steps predicted correctly; that of a continuous one is the explained
+    share of the variance of its change,
 
         1 - E |s'_j - model|^2 / Var(s'_j - s_j),
 
-    in the columns' own units. `unchanged` is the same figure for a model that says 'nothing changes'.
+    in the columns' own units, or None for a factor that never changes. `unchanged` is the value of a model that always
+    predicts no change.
     """
     layout = Layout(data.factors)
     stats = statistics(layout, data.state, data.action, data.next_state)
-    held = _held(data)
+    held = _held_out_batch(data)
     figures = jax.jit(jax.vmap(partial(evaluate, stats), in_axes=(0, 0, None)))(
         agent.parameters["world"], agent.parameters["gates"], held
     )
@@ -44,7 +47,7 @@ def held_out_accuracy(agent: PlannerAgent, data: Transitions) -> list[dict[str, 
         change = (then - now)[:, factor.slice]
         per_seed, unchanged = right[:, j], float((change == 0).all(1).mean())
         if factor.type == "continuous":
-            # `evaluate` counts in units of the changes in all the data
+            # `evaluate` gives squared errors in units of the changes in all the data
             change = change / np.asarray(stats.change, float)[factor.slice]
             spread = change.var(0).mean()
             moves = spread > LEAST_CHANGE
@@ -55,7 +58,7 @@ def held_out_accuracy(agent: PlannerAgent, data: Transitions) -> list[dict[str, 
             {
                 "factor": factor.name,
                 "type": factor.type,
-                "measure": "change foretold (R²)" if factor.type == "continuous" else "foretold right",
+                "measure": "change predicted (R²)" if factor.type == "continuous" else "predicted correctly",
                 "value": float(per_seed.mean()) if known else None,
                 "per_seed": [float(v) for v in per_seed] if known else [],
                 "unchanged": float(unchanged) if known else None,
@@ -66,21 +69,21 @@ def held_out_accuracy(agent: PlannerAgent, data: Transitions) -> list[dict[str, 
 
 
 def held_out_uncertainty(agent: PlannerAgent, data: Transitions, seed: int = 0) -> dict[str, float]:
-    """Mean (E + 1) / 2 over seeds, of held-out steps and of steps put together from different ones.
+    """Mean (E + 1) / 2 over seeds and rows: `held_out` for held-out steps, `mixed` for steps combined from several.
 
-    The second should be larger: that is how a planner tells what the data support.
+    `mixed` should be larger: the planner relies on it to stay within what the data support.
     """
-    held = _held(data)
+    held = _held_out_batch(data)
     x = jnp.concatenate([held["state"], held["action"]], axis=1)
     k1, k2 = jax.random.split(jax.random.key(child_seed(seed, "held out") % 2**31))
     mixed = mix(Layout(data.factors), x, k1, k2)
     size = data.factors.state_size
-    every = jax.jit(
+    uncertainty = jax.jit(
         jax.vmap(jax.vmap(lambda p, row: agent.learned.imagine(p, row[:size], row[size:])[1], (None, 0)), (0, None))
     )
-    told = {"held_out": x, "mixed": mixed}
-    return {name: float(np.asarray(every(agent.parameters, rows)).mean()) for name, rows in told.items()}
+    batches = {"held_out": x, "mixed": mixed}
+    return {name: float(np.asarray(uncertainty(agent.parameters, rows)).mean()) for name, rows in batches.items()}
 
 
-def _held(data: Transitions) -> dict[str, Any]:
+def _held_out_batch(data: Transitions) -> dict[str, Any]:
     return {name: values[:MOST_ROWS] for name, values in data.batch(data.held_out).items()}

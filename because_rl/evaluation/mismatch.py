@@ -1,10 +1,9 @@
 """Objective mismatch: is a world model's loss lower in episodes that succeed than in those that fail?
 
-An agent acts in new scenes; along what it does there, its own model is asked at every step what comes next.
-The loss of a step is
+An agent acts in new scenes, and at every step its own model predicts the next state. The loss of a step is
 
-    -log p(s')                          of the discrete factors: exactly, where the likeliest successor (of probability
-                                        p) came; else the least that it can be, -log min(p, 1 - p);
+    -log p(s')                          for the discrete factors: exact where the likeliest successor (of probability
+                                        p) occurred, else its lower bound -log min(p, 1 - p);
     + mean_c ((s'_c - guess_c) / d_c)^2 over the continuous columns, d_c the root mean square of their change.
 
 The loss of an episode is the mean over its steps.
@@ -26,23 +25,27 @@ from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import child_seed
 
 LEAST = 1e-6
-"""The least probability that a model is taken to leave to what it did not expect."""
+"""Lower limit of 1 - p, the probability of anything but the likeliest successor."""
 
 
 class Losses(NamedTuple):
-    """Of K seeds in n episodes each."""
+    """Losses of K seeds in n episodes each."""
 
     success: np.ndarray
     """(K, n) bool"""
     loss: np.ndarray
     """(K, n)"""
     wrong: np.ndarray
-    """(K, n) share of the steps at which something discrete came otherwise than was thought likeliest"""
+    """(K, n): share of the steps at which a discrete factor differs from the likeliest successor"""
 
 
 def episodic_loss(
     agent: PlannerAgent, world: str, split: str, episodes: int, spurious: int = 1, processes: int = 1, seed: int = 0
 ) -> Losses:
+    """Roll the agent in the evaluation scenes of a split and compare its model's predictions with what happened.
+
+    `seed` decides the agent's randomness, not the scenes; `processes` share the simulation of slow worlds.
+    """
     k = len(agent.seeds)
     batch = make_batch(world, split, spurious, processes=processes)
     states, actions = [], []
@@ -58,7 +61,7 @@ def episodic_loss(
     agent.begin(episodes, child_seed(seed, "mismatch", world, split))
     try:
         outcome = roll(world, split, layouts(world, split, episodes), act, repeats=k, spurious=spurious, batch=batch)
-        states.append(batch.exact_state().astype(np.float32))  # where each world ended, and stayed
+        states.append(batch.exact_state().astype(np.float32))  # the final state of each world
     finally:
         batch.close()
     shape = (len(actions), k, episodes, -1)
@@ -70,27 +73,30 @@ def episodic_loss(
 
 
 def _guesses(agent: PlannerAgent, state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The likeliest successor of each (steps, K, n) row and its log-probability."""
-    one = jax.vmap(lambda p, s, a: agent.learned.successor(p, s, a)[:2], (None, 0, 0))
-    ask = jax.jit(jax.vmap(one, (0, 0, 0)))
-    told = [ask(agent.parameters, jnp.asarray(s), jnp.asarray(a)) for s, a in zip(state, action, strict=True)]
-    guess, log_p = zip(*told, strict=True)
+    """The likeliest successor (steps, K, n, columns) of each row and its log-probability (steps, K, n)."""
+    one_seed = jax.vmap(lambda p, s, a: agent.learned.successor(p, s, a)[:2], (None, 0, 0))
+    predict = jax.jit(jax.vmap(one_seed, (0, 0, 0)))
+    steps = [predict(agent.parameters, jnp.asarray(s), jnp.asarray(a)) for s, a in zip(state, action, strict=True)]
+    guess, log_p = zip(*steps, strict=True)
     return np.stack([np.asarray(g) for g in guess]), np.stack([np.asarray(p, np.float64) for p in log_p])
 
 
 def step_losses(
     factors: FactorSpec, now: np.ndarray, then: np.ndarray, guess: np.ndarray, log_p: np.ndarray, going: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Loss and wrongness of every row (...,) of states (..., columns); rows that are not `going` do not count.
+    """Loss (...,) of every row, and 1 where a discrete factor is predicted wrongly (...,), else 0.
+
+    `now`, `then` and `guess` are states (..., columns); `log_p` and `going` are (...,). Only rows that are `going`
+    count towards the size of changes.
 
     >>> from because_rl.factors import pack
     >>> spec = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("a", 1, "continuous")))
     >>> now, then = np.zeros((2, 2)), np.array([[2.0, 1.0], [2.0, 0.0]])
-    >>> told = step_losses(spec, now, then, np.array([[1.0, 1.0], [2.0, 1.0]]), np.log([0.9, 0.8]), np.ones(2, bool))
-    >>> [part.round(3).tolist() for part in told]  # .25 - log .9, and -log .2
+    >>> parts = step_losses(spec, now, then, np.array([[1.0, 1.0], [2.0, 1.0]]), np.log([0.9, 0.8]), np.ones(2, bool))
+    >>> [part.round(3).tolist() for part in parts]  # .25 - log .9, and -log .2
     [[0.355, 1.609], [0.0, 1.0]]
     >>> vague = step_losses(spec, now, then, np.array([[2.0, 0.0], [2.0, 1.0]]), np.log([0.01, 0.01]), np.ones(2, bool))
-    >>> vague[0].round(3).tolist()  # a model that thinks little of everything is no better for being wrong
+    >>> vague[0].round(3).tolist()  # a wrong guess of low probability costs as much as a right one
     [4.605, 4.605]
     """
     discrete = np.zeros(factors.state_size, bool)
@@ -99,8 +105,8 @@ def step_losses(
     loss, wrong = np.zeros(going.shape), np.zeros(going.shape)
     if discrete.any():
         wrong = ((guess > 0.5) != (then > 0.5))[..., discrete].any(-1).astype(float)
-        others = np.log(np.maximum(-np.expm1(log_p), LEAST))  # of 1 - p, also where p is nearly 1
-        loss = -np.where(wrong > 0, np.minimum(others, log_p), log_p)
+        log_rest = np.log(np.maximum(-np.expm1(log_p), LEAST))  # log(1 - p), accurate also where p is nearly 1
+        loss = -np.where(wrong > 0, np.minimum(log_rest, log_p), log_p)
     if not discrete.all():
         change = (then - now)[..., ~discrete].astype(float)
         size = np.sqrt((change[going] ** 2).mean(0))

@@ -1,9 +1,8 @@
-"""How wrong a world model is one step ahead, apart from any planning: on what the behaviour that logged its data does
-in new scenes, of the training law or of another.
+"""One-step prediction errors of a world model, on steps of the logging behaviour in new scenes of a split.
 
-The error of a continuous factor is the root of its mean squared error, in units of the usual size of its change
-(1: no better than 'nothing moves'); of a discrete one it is the share of wrong predictions. A model's error is the
-mean over factors.
+The error of a continuous factor is its root mean squared error in units of the root mean square of its change (1: as
+good as predicting no change); that of a discrete factor is the share of wrong predictions. A model's error is the mean
+over factors.
 """
 
 from __future__ import annotations
@@ -22,13 +21,15 @@ from because_rl.factors import FactorSpec
 from because_rl.planning.agent import PlannerAgent
 
 OTHER_SEED = 1_000_000
-"""Added to a dataset's seed: no dataset and no evaluation has these scenes."""
+"""Added to a dataset's seed, so that the scenes are in no dataset and in no evaluation."""
 
 
 class Steps(NamedTuple):
+    """Transitions, one per row."""
+
     state: np.ndarray
     action: np.ndarray
-    """columns, as models see them"""
+    """as columns: discrete actions are encoded"""
     next_state: np.ndarray
 
 
@@ -47,20 +48,26 @@ def new_steps(recipe: Recipe, split: str, episodes: int, factors: FactorSpec) ->
 
 
 def one_step_error(agent: PlannerAgent, steps: Steps) -> dict[str, Any]:
-    """Of each seed and factor, and the mean."""
-    guess = jax.jit(
+    """The number of rows, the error by seed and factor (`factors`), its mean by seed and over all."""
+    predict = jax.jit(
         jax.vmap(jax.vmap(lambda p, s, a: agent.learned.successor(p, s, a)[0], (None, 0, 0)), (0, None, None))
     )
-    told = np.asarray(
-        guess(agent.parameters, jnp.asarray(steps.state, jnp.float32), jnp.asarray(steps.action, jnp.float32))
+    guess = np.asarray(
+        predict(agent.parameters, jnp.asarray(steps.state, jnp.float32), jnp.asarray(steps.action, jnp.float32))
     )
-    each = {f.name: factor_error(agent.factors, f.name, told, steps).tolist() for f in agent.factors.state}
-    per_seed = np.mean(list(each.values()), axis=0)
-    return {"rows": len(steps.state), "error": float(per_seed.mean()), "per_seed": per_seed.tolist(), "factors": each}
+    spec = agent.factors
+    by_factor = {f.name: factor_error(spec, f.name, guess, steps).tolist() for f in spec.state}
+    per_seed = np.mean(list(by_factor.values()), axis=0)
+    return {
+        "rows": len(steps.state),
+        "error": float(per_seed.mean()),
+        "per_seed": per_seed.tolist(),
+        "factors": by_factor,
+    }
 
 
-def factor_error(factors: FactorSpec, name: str, told: np.ndarray, steps: Steps) -> np.ndarray:
-    """(K,) of predictions (K, rows, state).
+def factor_error(factors: FactorSpec, name: str, predicted: np.ndarray, steps: Steps) -> np.ndarray:
+    """The error (K,) of a factor, for predicted states (K, rows, columns).
 
     >>> from because_rl.factors import pack
     >>> spec = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("a", 1, "continuous")))
@@ -70,7 +77,7 @@ def factor_error(factors: FactorSpec, name: str, told: np.ndarray, steps: Steps)
     [1.0, 0.5]
     """
     columns = factors[name].slice
-    guess, now, then = told[..., columns], steps.state[:, columns], steps.next_state[:, columns]
+    guess, now, then = predicted[..., columns], steps.state[:, columns], steps.next_state[:, columns]
     if factors[name].type != "continuous":
         return ((guess > 0.5) != (then > 0.5)[None]).any(2).mean(1)
     size = np.sqrt(((then - now) ** 2).mean(0))

@@ -1,4 +1,4 @@
-"""Crash's oracle planner: shooting in the true equations of motion, the hidden slope included."""
+"""Crash's oracle planner: shooting with the true equations of motion, including the hidden slope."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _crash_advance(slope: jax.Array, state: jax.Array, action: jax.Array) -> tup
 CRASH = PlanningModel(
     begin=lambda slope, state: state,
     advance=_crash_advance,
-    law=lambda slope, state, goal, noise: jnp.zeros_like(noise[1:]),
-    value=lambda slope, state, goal: jnp.zeros(()),
+    behaviour_policy=lambda slope, state, goal, noise: jnp.zeros_like(noise[1:]),
+    terminal_value=lambda slope, state, goal: jnp.zeros(()),
 )
-"""Parameters: the hidden slopes (of all but the car, of the car)."""
+"""The true dynamics as a planning model. Parameters: the hidden slopes (of all bodies but the car, of the car)."""
 
 
 @partial(jax.jit, static_argnames=("config", "factors"))
@@ -49,18 +49,20 @@ def _crash_plans(
         return plan(config, factors, CRASH, slope, state, goal, before, steps_left, -limit, limit, key)
 
     keys = jax.random.split(key, len(state))
-    return jax.lax.map(one, (slope, state, goal, before, keys), batch_size=16)  # what fits a cache, and memory
+    return jax.lax.map(one, (slope, state, goal, before, keys), batch_size=16)  # small enough for cache and memory
 
 
 class CrashOracle(Oracle):
+    """Plans for every world of the batch at every step."""
+
     def __init__(self, seed: int = 0, config: ShootingConfig = SHOOTING):
         self.key, self.config = jax.random.key(seed), config
 
     def begin(self, batch: BatchEnv) -> None:
         self.factors = batch.factors
         self.slope = jnp.asarray(batch.hidden()["slope"][:, :2], jnp.float32)
-        nothing = first_plan(self.config, batch.factors)
-        self.plans: Plan = jax.tree.map(lambda a: jnp.broadcast_to(a, (batch.size, *a.shape)), nothing)
+        empty = first_plan(self.config, batch.factors)
+        self.plans: Plan = jax.tree.map(lambda a: jnp.broadcast_to(a, (batch.size, *a.shape)), empty)
 
     def act(self, observation: Observation, steps_left: int) -> np.ndarray:
         state, goal = (jnp.asarray(part) for part in observation)

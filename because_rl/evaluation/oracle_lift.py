@@ -1,4 +1,4 @@
-"""Lift's oracle planner: shooting in MuJoCo itself."""
+"""Lift's oracle planner: shooting with MuJoCo as the model."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from because_rl.rng import stream
 
 
 class Branches(LiftBatch):
-    """Worlds that begin where others stand, and may go other ways."""
+    """Copies of worlds from which candidate plans are simulated."""
 
-    def leave(self, worlds: LiftBatch, which: np.ndarray) -> np.ndarray:
-        """Start from these worlds (by number, repeats allowed); returns their states."""
+    def copy_worlds(self, worlds: LiftBatch, which: np.ndarray) -> np.ndarray:
+        """Start from the worlds with these indices (repeats allowed); returns their states."""
         self._rows, self._state = worlds._rows[which], worlds._state[which]
         return self._state
 
-    def move(self, actions: np.ndarray, going: np.ndarray) -> np.ndarray:
+    def advance(self, actions: np.ndarray, going: np.ndarray) -> np.ndarray:
+        """Step the copies that are `going`; returns all states."""
         self._advance(actions, going)
         return self._state
 
 
 class LiftOracle(Oracle):
-    """`planning.shooting` with 'best', in NumPy.
+    """`planning.shooting` with method 'best', in NumPy.
 
-    The score of a candidate is gamma^t with t the step at which it lifts the cube. So once a candidate of a world
-    has lifted it, the others of that world can no longer win, and are not imagined any further.
+    The score of a candidate is gamma^t with t the step at which it lifts the cube. So once one candidate of a world
+    has lifted it, the others of that world cannot win and are not simulated any further.
     """
 
     def __init__(self, seed: int = 0, population: int = 8, spread: float = 0.3, memory: float = 0.6):
@@ -38,31 +39,31 @@ class LiftOracle(Oracle):
     def begin(self, batch: BatchEnv) -> None:
         assert isinstance(batch, LiftBatch)
         self.worlds, self.branches = batch, Branches(batch.split, batch.spurious, batch.workers)
-        self.kept = np.zeros((batch.size, batch.horizon, batch.factors.action_size))
+        self.plans = np.zeros((batch.size, batch.horizon, batch.factors.action_size))
 
     def act(self, observation: Observation, steps_left: int) -> np.ndarray:
         n, running = self.population, np.flatnonzero(~self.worlds.terminated)
-        state = self.branches.leave(self.worlds, np.repeat(running, n))
+        state = self.branches.copy_worlds(self.worlds, np.repeat(running, n))
         goal = np.repeat(observation.goal[running], n, axis=0)
-        has_plan = steps_left < self.worlds.horizon  # not on the first step
+        has_plan = steps_left < self.worlds.horizon  # there is none at the first step
         follow = (np.arange(len(state)) % n == 0) & has_plan
-        given = np.repeat(self.kept[running], n, axis=0)
-        chosen = np.zeros((len(state), steps_left, given.shape[2]))
+        last_plan = np.repeat(self.plans[running], n, axis=0)
+        chosen = np.zeros((len(state), steps_left, last_plan.shape[2]))
         winner = np.full(len(running), -1)
         noise = self.rng.standard_normal(chosen[:, 0].shape)
         for t in range(steps_left):
-            fresh = np.clip(expert(state) + self.spread * noise, -1.0, 1.0).astype(np.float32)  # as worlds take them
-            chosen[:, t] = np.where(follow[:, None], given[:, t], fresh)
-            state = self.branches.move(chosen[:, t], np.repeat(winner < 0, n))
+            fresh = np.clip(expert(state) + self.spread * noise, -1.0, 1.0).astype(np.float32)  # the dtype of actions
+            chosen[:, t] = np.where(follow[:, None], last_plan[:, t], fresh)
+            state = self.branches.advance(chosen[:, t], np.repeat(winner < 0, n))
             reached = self.worlds.factors.reached(state, goal).reshape(-1, n)
             winner = np.where((winner < 0) & reached.any(1), reached.argmax(1), winner)
             if (winner >= 0).all():
                 break
-            more = self.rng.standard_normal(noise.shape)
-            noise = self.memory * noise + (1 - self.memory**2) ** 0.5 * more
-        best = chosen.reshape(-1, n, steps_left, given.shape[2])[np.arange(len(running)), np.maximum(winner, 0)]
-        self.kept[running, : steps_left - 1] = best[:, 1:]
-        actions = np.zeros((self.worlds.size, given.shape[2]))
+            innovation = self.rng.standard_normal(noise.shape)
+            noise = self.memory * noise + (1 - self.memory**2) ** 0.5 * innovation
+        best = chosen.reshape(-1, n, steps_left, last_plan.shape[2])[np.arange(len(running)), np.maximum(winner, 0)]
+        self.plans[running, : steps_left - 1] = best[:, 1:]
+        actions = np.zeros((self.worlds.size, last_plan.shape[2]))
         actions[running] = best[:, 0]
         return actions
 

@@ -1,8 +1,8 @@
-"""The same planners with the simulator as their model: how well a perfect model would do.
+"""The same planners with the simulator as their model: success with a perfect model.
 
-No learned model can beat it by much, and where it is low the planner is the problem. It sees what no method may:
-the simulator, and with it the hidden confounders. It gets no data, so its proposals are uniform knots (Crash) or
-the expert's law with noise (Lift, where uniform actions never grasp).
+No learned model can beat it by much; where its success is low, the planner is the limit. It has access to what no
+method may use: the simulator and the hidden confounders. It has no data, so its proposals are uniform knots (Crash) or
+the expert policy with noise (Lift, where uniform actions never grasp).
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from because_rl.rng import child_seed
 
 
 class Oracle(ABC):
-    """Acts in the worlds of one batch."""
+    """Plans and acts in the worlds of one batch. Subclasses: `<World>Oracle` in ``oracle_<world>.py``."""
 
     @abstractmethod
     def begin(self, batch: BatchEnv) -> None:
-        """The worlds have been reset: look behind them."""
+        """Called once after the worlds have been reset, to read their hidden state."""
 
     @abstractmethod
-    def act(self, observation: Observation, steps_left: int) -> np.ndarray: ...
+    def act(self, observation: Observation, steps_left: int) -> np.ndarray:
+        """One action for each world of the batch, with `steps_left` steps to the horizon."""
 
     def close(self) -> None:  # noqa: B027  (most have nothing to close)
-        """Give back threads."""
+        """Release simulators and threads."""
 
 
 def make_oracle(world: str, seed: int = 0) -> Oracle:
-    """The oracle of a world; `seed` decides what its planning draws."""
-    world_class(check_world(world))  # tells what to install where its simulator is missing
+    """The oracle of a world; `seed` seeds its planning."""
+    world_class(check_world(world))  # raises an error that names the package to install
     module = importlib.import_module(f"because_rl.evaluation.oracle_{world}")
     return getattr(module, f"{world.capitalize()}Oracle")(seed)
 
 
 def oracle_outcome(world: str, split: str, episodes: int, spurious: int = 1, seed: int = 0) -> Outcome:
-    """Of the oracle planner in the scenes that every method is evaluated in."""
+    """Outcome of the oracle planner in the scenes that every method is evaluated in; `seed` seeds its planning."""
     oracle = make_oracle(world, child_seed(seed, "oracle", world, split))
     try:
         return roll(world, split, layouts(world, split, episodes), oracle.act, begin=oracle.begin, spurious=spurious)

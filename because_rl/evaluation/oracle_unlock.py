@@ -1,4 +1,4 @@
-"""Unlock's oracle planner: exact values on the true transitions."""
+"""Unlock's oracle planner: value iteration on the true transitions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from because_rl.planning.value_iteration import Successors, ValueIteration
 
 
 class UnlockOracle(Oracle):
+    """Acts by exact values."""
+
     def __init__(self, seed: int = 0):
-        """Draws nothing."""
+        """The planner is deterministic: `seed` is not used."""
 
     def begin(self, batch: BatchEnv) -> None:
         self.planner = ValueIteration(_unlock_model, batch.factors, batch.horizon)

@@ -1,7 +1,7 @@
-"""How good a fitted method is: success in worlds that it has never seen, the same worlds for every method.
+"""Success of a fitted method in new scenes, the same for every method.
 
 All seeds of a method act in all episodes at once, as one batch of K * n worlds. Episode k of a world and split is
-always the same scene, whoever is evaluated; no dataset is made of these scenes.
+always the same scene, for every method; no dataset contains these scenes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from because_rl.statistics import t_interval
 from because_rl.training.method import Agent
 
 SUBCASES = {"unlock": ("O-law", "O-doors", "O-cells")}
-"""Splits that break the training law in one way each, to be evaluated like any other split."""
+"""Splits that differ from the training distribution in one way each, evaluated like any other split."""
 
 Act = Callable[[Observation, int], np.ndarray]
-"""(what N worlds show, steps to go) -> N actions"""
+"""(observation of N worlds, steps left) -> N actions"""
 
 
 class Outcome(NamedTuple):
-    """Of K seeds in n episodes each, the same n for every seed."""
+    """Outcome of K seeds in n episodes each, the same n scenes for every seed."""
 
     success: np.ndarray
     """(K, n) bool"""
     steps: np.ndarray
-    """(K, n) int: steps to success, or the whole horizon"""
+    """(K, n) int: steps to success, or the horizon"""
     hidden: dict[str, np.ndarray]
-    """(n,) each: what the world says of a scene in one number, to tell sub-cases apart"""
+    """(n,) each: hidden quantities of the scenes with one number per scene"""
 
 
 def layouts(world: str, split: str, episodes: int) -> list[int]:
-    """The scenes of an evaluation. Datasets draw theirs from another stream.
+    """The seeds of an evaluation's scenes. Datasets draw theirs from another stream.
 
     >>> layouts("unlock", "O", 3) == layouts("unlock", "O", 9)[:3]
     True
@@ -58,9 +58,10 @@ def evaluate(
     batch: BatchEnv | None = None,
     processes: int = 1,
 ) -> Outcome:
-    """Roll a fitted agent to the end of every episode. `seed` decides what acting draws, not where.
+    """Roll a fitted agent to the end of every episode.
 
-    `processes` share the simulation of worlds that are slow to step; the outcome does not depend on them.
+    `seed` seeds the agent's randomness; the scenes do not depend on it. `processes` share the simulation of slow
+    worlds without changing the outcome. A given `batch` is used and left open.
     """
     k = len(agent.seeds)
     agent.begin(episodes, child_seed(seed, "act", world, split))
@@ -86,8 +87,11 @@ def roll(
     batch: BatchEnv | None = None,
     processes: int = 1,
 ) -> Outcome:
-    """Every scene `repeats` times, side by side; `begin` sees the worlds when they have been reset."""
-    own = batch is None
+    """Roll every scene `repeats` times, all side by side, acting by `act`.
+
+    `begin` is called with the batch after its reset. A given `batch` is used and left open; otherwise one is made.
+    """
+    close = batch is None
     batch = make_batch(world, split, spurious, processes=processes) if batch is None else batch
     try:
         observation = batch.reset(list(scenes) * repeats)
@@ -104,21 +108,21 @@ def roll(
             hidden={name: value for name, value in hidden.items() if value.ndim == 1},
         )
     finally:
-        if own:
+        if close:
             batch.close()
 
 
 def legal(actions: np.ndarray, space: spaces.Space) -> np.ndarray:
-    """The actions as worlds take them; a continuous one beyond the box is cut to it."""
+    """The actions in the dtype of `space`, continuous ones clipped to it; raises an error for any that is invalid."""
     if isinstance(space, spaces.Discrete):
-        good = np.issubdtype(actions.dtype, np.integer) and ((actions >= 0) & (actions < space.n)).all()
+        valid = np.issubdtype(actions.dtype, np.integer) and ((actions >= 0) & (actions < space.n)).all()
     else:
-        good = np.isfinite(actions).all()
-    if not good:
+        valid = np.isfinite(actions).all()
+    if not valid:
         raise BecauseError(
-            "The agent gave an action that is no number, or none of the actions.",
+            "The agent returned an action that is not finite or not in the action space.",
             need=f"members of {space}.",
-            fix="look at the model that it plans with: was the training loss finite?",
+            fix="check the agent's model: was the training loss finite?",
         )
     if isinstance(space, spaces.Box):
         return np.clip(actions, space.low, space.high).astype(space.dtype)
@@ -126,19 +130,19 @@ def legal(actions: np.ndarray, space: spaces.Space) -> np.ndarray:
 
 
 def summarise(outcome: Outcome) -> dict[str, Any]:
-    """Success per seed, and its mean with a 95% t-interval over seeds (cut to what a share can be).
+    """Success per seed, and its mean with a 95% t-interval over seeds (clipped to [0, 1]).
 
     >>> both = Outcome(np.array([[True, True], [True, False]]), np.array([[3, 5], [4, 15]]), {})
     >>> {name: value for name, value in summarise(both).items() if name in ("per_seed", "success", "steps")}
     {'per_seed': [1.0, 0.5], 'success': 0.75, 'steps': 4.0}
     """
-    each = outcome.success.mean(1)
-    low, high = t_interval(each)
+    rates = outcome.success.mean(1)
+    low, high = t_interval(rates)
     return {
-        "seeds": len(each),
+        "seeds": len(rates),
         "episodes": outcome.success.shape[1],
-        "per_seed": [float(x) for x in each],
-        "success": float(each.mean()),
+        "per_seed": [float(x) for x in rates],
+        "success": float(rates.mean()),
         "low95": max(low, 0.0),
         "high95": min(high, 1.0),
         "steps": float(outcome.steps[outcome.success].mean()) if outcome.success.any() else None,

@@ -1,10 +1,10 @@
-"""The data's action law, cloned with its own spread: what a planner draws its proposals from.
+"""The behaviour policy of the data, cloned with its own spread: what a planner draws its proposals from.
 
     pi(a | s, g) = sum_k w_k(s, g) prod_columns N(a; mean_k(s, g), spread_k(s, g))
 
-A mixture, because logged behaviour is one: an expert who at times does something else is neither of the two on
-average. Columns that only ever took two values get a coin in place of the Gaussian. Inputs that cannot matter for
-the goal (no path to it in the mask) are gated out.
+A mixture, because logged behaviour is one: the average of an expert and of noise is neither of the two. Columns that
+only ever took two values get a Bernoulli in place of the Gaussian. State factors that cannot matter for the goal (no
+path to it in the mask) are gated out.
 """
 
 from __future__ import annotations
@@ -18,41 +18,42 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.nets import MLP
+from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch
 
 LEAST_SPREAD, MOST_SPREAD = -4.0, 0.5
 
 
-class Actions(NamedTuple):
-    """What the data's actions look like, (columns,) each."""
+class ActionStatistics(NamedTuple):
+    """Statistics of the logged actions, (columns,) each."""
 
     mean: Array
     scale: Array
     coin: Array
-    """1 where a column only ever took two values, -> `low` and `high`"""
+    """1 where a column only ever took two values, `low` and `high`: a Bernoulli column"""
     low: Array
     high: Array
 
 
-def describe(action: np.ndarray) -> Actions:
+def action_statistics(action: np.ndarray) -> ActionStatistics:
+    """Statistics of (n, columns) logged actions."""
     low, high = action.min(0), action.max(0)
     coin = np.array([len(np.unique(column)) == 2 for column in action.T])
     scale = np.where(coin, 1.0, np.maximum(action.std(0), 1e-3))
-    return Actions(*(jnp.asarray(a, jnp.float32) for a in (action.mean(0), scale, coin, low, high)))
+    return ActionStatistics(*(jnp.asarray(a, jnp.float32) for a in (action.mean(0), scale, coin, low, high)))
 
 
-class Law(NamedTuple):
-    """Of one state and goal: (components,) and (components, columns)."""
+class ActionMixture(NamedTuple):
+    """The distribution of actions in one state, for one goal: (components,) and (components, columns)."""
 
     log_weight: Array
     mean: Array
-    """in units of the actions' spread; of coins the log-odds"""
+    """in units of the actions' standard deviation; log-odds of Bernoulli columns"""
     log_spread: Array
 
 
-class Behaviour(eqx.Module):
+class BehaviourPolicy(eqx.Module):
     net: MLP
     components: int = eqx.field(static=True)
 
@@ -61,89 +62,89 @@ class Behaviour(eqx.Module):
         size = components * (1 + 2 * factors.action_size)
         self.net = MLP((factors.state_size + factors.goal_size, hidden, hidden, size), key, last=0.1)
 
-    def __call__(self, stats: Statistics, gate: Array, state: Array, goal: Array) -> Law:
+    def __call__(self, stats: Statistics, gate: Array, state: Array, goal: Array) -> ActionMixture:
         size = len(state)
-        seen = (state - stats.mean[:size]) / stats.scale[:size] * gate
-        out = self.net(jnp.concatenate([seen, goal])).reshape(self.components, -1)
+        inputs = (state - stats.mean[:size]) / stats.scale[:size] * gate
+        out = self.net(jnp.concatenate([inputs, goal])).reshape(self.components, -1)
         mean, spread = jnp.split(out[:, 1:], 2, axis=1)
         # Components that start alike would stay alike: they begin at different spreads.
         first = jnp.linspace(-1.0, 1.0, self.components)[:, None] if self.components > 1 else jnp.zeros((1, 1))
         spread = LEAST_SPREAD + (MOST_SPREAD - LEAST_SPREAD) * jax.nn.sigmoid(spread + first)
-        return Law(jax.nn.log_softmax(out[:, 0]), mean, spread)
+        return ActionMixture(jax.nn.log_softmax(out[:, 0]), mean, spread)
 
 
-def _log_densities(actions: Actions, law: Law, action: Array) -> tuple[Array, Array]:
+def component_log_densities(actions: ActionStatistics, mixture: ActionMixture, action: Array) -> tuple[Array, Array]:
     """(components,) log of weight and density at an action; (components, columns) its standardised residuals."""
-    z = (((action - actions.mean) / actions.scale)[None] - law.mean) * jnp.exp(-law.log_spread)
+    z = (((action - actions.mean) / actions.scale)[None] - mixture.mean) * jnp.exp(-mixture.log_spread)
     wanted = (action > 0.5 * (actions.low + actions.high)).astype(jnp.float32)
-    coin = law.mean * wanted[None] - jax.nn.softplus(law.mean)
-    each = jnp.where(actions.coin[None] > 0, coin, -0.5 * z**2 - law.log_spread)
-    return law.log_weight + each.sum(1), z
+    coin = mixture.mean * wanted[None] - jax.nn.softplus(mixture.mean)
+    each = jnp.where(actions.coin[None] > 0, coin, -0.5 * z**2 - mixture.log_spread)
+    return mixture.log_weight + each.sum(1), z
 
 
 def behaviour_loss(
-    stats: Statistics, actions: Actions, model: Behaviour, gate: Array, batch: Batch, key: PRNGKeyArray
+    stats: Statistics, actions: ActionStatistics, model: BehaviourPolicy, gate: Array, batch: Batch, key: PRNGKeyArray
 ) -> tuple[Array, dict[str, Array]]:
-    """-log of the law at the logged action."""
+    """-log pi(a | s, g) of the logged actions."""
 
     def row(state: Array, goal: Array, action: Array) -> Array:
-        return -jax.nn.logsumexp(_log_densities(actions, model(stats, gate, state, goal), action)[0])
+        return -jax.nn.logsumexp(component_log_densities(actions, model(stats, gate, state, goal), action)[0])
 
     return jax.vmap(row)(batch["state"], batch["goal"], batch["action"]).mean(), {}
 
 
-def draw(
+def draw_action(
     stats: Statistics,
-    actions: Actions,
-    model: Behaviour,
+    actions: ActionStatistics,
+    model: BehaviourPolicy,
     gate: Array,
     state: Array,
     goal: Array,
     noise: Float[Array, " one_and_action"],
 ) -> Float[Array, " action"]:
-    """An action of the law from standard normal noise: its first column chooses the component."""
-    law = model(stats, gate, state, goal)
-    chance = jnp.cumsum(jnp.exp(law.log_weight))[:-1]
+    """An action from standard normal noise, whose first column chooses the component."""
+    mixture = model(stats, gate, state, goal)
+    chance = jnp.cumsum(jnp.exp(mixture.log_weight))[:-1]
     k = (jax.scipy.stats.norm.cdf(noise[0]) > chance).sum()
-    mean, spread, noise = law.mean[k], law.log_spread[k], noise[1:]
+    mean, spread, noise = mixture.mean[k], mixture.log_spread[k], noise[1:]
     gaussian = actions.mean + actions.scale * (mean + jnp.exp(spread) * noise)
     coin = jnp.where(jax.scipy.stats.norm.cdf(noise) < jax.nn.sigmoid(mean), actions.high, actions.low)
     return jnp.where(actions.coin > 0, coin, gaussian)
 
 
 class Persistence(NamedTuple):
-    """How long whims last in the data, both in [0, 1]."""
+    """Temporal persistence of the behaviour noise in the data, both in [0, 1]."""
 
     noise: Array
     """lag-1 correlation of the noise inside a component, over the Gaussian columns"""
     component: Array
-    """chance that a component is kept for another step rather than drawn anew"""
+    """probability that a component is kept for another step rather than drawn anew"""
 
 
 def persistence(
-    stats: Statistics, actions: Actions, model: Behaviour, gate: Array, batch: Batch, follows: Array
+    stats: Statistics, actions: ActionStatistics, model: BehaviourPolicy, gate: Array, batch: Batch, follows: Array
 ) -> Persistence:
-    """`follows` is 1 where the next row continues the episode.
+    """Persistence over the rows of a batch in logged order; `follows` is 1 where the next row continues the episode.
 
-    The component's is the kappa under which each action is likeliest after the one before it,
+    The component's persistence is the kappa under which each action is likeliest given the one before it,
 
-        sum_k (kappa r_k + (1 - kappa) w'_k) pi_k(a'),    r: what the last action says about its component.
+        sum_k (kappa r_k + (1 - kappa) w'_k) pi_k(a'),    r: posterior of the last action's component.
     """
 
-    def row(state: Array, goal: Array, action: Array) -> tuple[Array, Law, Array]:
-        law = model(stats, gate, state, goal)
-        logs, z = _log_densities(actions, law, action)
-        return logs, law, z
+    def row(state: Array, goal: Array, action: Array) -> tuple[Array, ActionMixture, Array]:
+        mixture = model(stats, gate, state, goal)
+        logs, z = component_log_densities(actions, mixture, action)
+        return logs, mixture, z
 
-    logs, law, z = jax.vmap(row)(batch["state"], batch["goal"], batch["action"])
-    mine, follows = jax.nn.softmax(logs, axis=1), follows[:-1]
+    logs, mixture, z = jax.vmap(row)(batch["state"], batch["goal"], batch["action"])
+    posterior, follows = jax.nn.softmax(logs, axis=1), follows[:-1]
 
     def likelihood(kappa: Array) -> Array:
-        chance = kappa * mine[:-1] + (1 - kappa) * jnp.exp(law.log_weight[1:])
-        return (follows * jax.nn.logsumexp((logs - law.log_weight)[1:], axis=1, b=chance)).sum()
+        chance = kappa * posterior[:-1] + (1 - kappa) * jnp.exp(mixture.log_weight[1:])
+        return (follows * jax.nn.logsumexp((logs - mixture.log_weight)[1:], axis=1, b=chance)).sum()
 
     tried = jnp.linspace(0.0, 0.98, 50)
     kept = tried[jax.lax.map(likelihood, tried).argmax()]
-    together = (follows[:, None] * mine[:-1] * mine[1:])[:, :, None] * (1.0 - actions.coin)[None, None]
+    together = (follows[:, None] * posterior[:-1] * posterior[1:])[:, :, None] * (1.0 - actions.coin)[None, None]
     both, own = (together * z[:-1] * z[1:]).sum(), (together * z[:-1] ** 2).sum()
     return Persistence(jnp.clip(both / jnp.maximum(own, 1e-6), 0.0, 0.95), kept)

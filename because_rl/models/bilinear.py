@@ -17,6 +17,7 @@ to mu(s') beside the likelihood (`objective`), and the energy model reads it as 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -25,9 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Family, Layout
 from because_rl.models.nets import MLP, SharedMLP, normal, silu
+from because_rl.models.prepared_data import Statistics
 
 ZOOM = 10.0
 """Differences are also seen through asinh(ZOOM d): what matters of a distance is often whether it is small."""
@@ -286,7 +287,7 @@ class Whitening(NamedTuple):
 
 
 def whiten(features: Float[Array, "rows members width"]) -> tuple[Array, Whitening]:
-    """Features with mean 0 and covariance 1 over the rows, member by member, and how to get them."""
+    """The features with mean 0 and covariance 1 over the rows, member by member, and the map that makes them so."""
     mean = features.mean(0)
     centred = features - mean[None]
     width = features.shape[2]
@@ -296,6 +297,19 @@ def whiten(features: Float[Array, "rows members width"]) -> tuple[Array, Whiteni
     root = jnp.linalg.cholesky(covariance + ridge * jnp.eye(width)[None])
     maps = jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(r, jnp.eye(width), lower=True))(root)
     return jnp.einsum("mkl,bml->bmk", maps, centred), Whitening(mean, maps)
+
+
+def whiten_mu(worlds: BilinearModel, stats: Statistics, states: Float[Array, "rows state"]) -> list[Whitening]:
+    """For each family the whitening of mu over (at most 4,000 of) the states; `worlds` has a leading axis of seeds."""
+    rows = states[:: whitening_stride(len(states))]
+    return jax.jit(jax.vmap(lambda model: [whiten(f)[1] for f in jax.vmap(partial(model.represent, stats))(rows)]))(
+        worlds
+    )
+
+
+def whitening_stride(rows: int) -> int:
+    """Every how many rows `whiten_mu` takes one."""
+    return max(1, rows // 4000)
 
 
 def mu_width(family: Family) -> int:

@@ -6,8 +6,8 @@
 High energy is high uncertainty. Positives are what happened and what the world model makes of it. Negatives are
 
 - *counterfactual*: the s' of other rows, factor by factor: does s'_j fit (s, a)?
-- *support*: parents put together from different rows, with what the model makes of them: has anything like this
-  (s, a) been seen at all? Column-mixed s' alone cannot tell.
+- *support*: parents put together from different rows, with what the model makes of them: do the data hold anything
+  like this (s, a)? Column-mixed s' alone cannot tell.
 - *random*: standard normal mu, the comparison of the paper's figure;
 - *langevin*: mu moved downhill in energy from noise.
 """
@@ -24,10 +24,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Whitening, dense_size, mu_width, views
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
 from because_rl.models.nets import SharedMLP, normal, uniform
 from because_rl.models.objective import squared_norms
+from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch
 
 Negatives = Literal["counterfactual", "random", "langevin"]
@@ -59,24 +59,27 @@ class EnergyModel(eqx.Module):
         ]
 
     def __call__(self, features: list[Array], mu: list[Array], families: tuple[int, ...] | None = None) -> list[Array]:
-        """Energies of the members of each family (or of those asked for), for one row: `features` is `view` of it."""
+        """Energies of the members of each family (or of `families` alone), for one row.
+
+        `features` are the `family_features` of the row, `mu` the representation of a next state; both by family.
+        """
         nets = self.nets if families is None else [self.nets[n] for n in families]
         return [
-            jnp.tanh(net(jnp.concatenate([seen, told], axis=1))[:, 0])
-            for net, seen, told in zip(nets, features, mu, strict=True)
+            jnp.tanh(net(jnp.concatenate([inputs, target], axis=1))[:, 0])
+            for net, inputs, target in zip(nets, features, mu, strict=True)
         ]
 
 
-def view(
+def family_features(
     world: BilinearModel,
     stats: Statistics,
     gates: Gates,
     x: Float[Array, " columns"],
     families: tuple[int, ...] | None = None,
 ) -> list[Array]:
-    """What each family's members may see of a row, (members, features)."""
-    seen = views(world.layout, stats, gates, x)
-    return [world.features(seen, n) for n in (range(len(world.layout.families)) if families is None else families)]
+    """For each family the dense features of a row x = [s, a] that its members may see, (members, features)."""
+    all_views = views(world.layout, stats, gates, x)
+    return [world.features(all_views, n) for n in (range(len(world.layout.families)) if families is None else families)]
 
 
 def predict_mu(world: BilinearModel, outputs: list) -> list[Array]:
@@ -92,14 +95,14 @@ def energy_loss(
     batch: Batch,
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
-    """`fixed`: the world model, the whitening of its mu, and the mask."""
+    """Equation 8 on a batch, and its two means; `fixed`: the world model, the whitening of its mu, and the gates."""
     world, whitening, gates = fixed
     x = jnp.concatenate([batch["state"], batch["action"]], axis=1)
     k1, k2, k3 = jax.random.split(key, 3)
     rows = jnp.concatenate([x, mix(world.layout, x, k2, k3)]) if weights.support else x
     n = len(x)
-    features = jax.vmap(lambda row: view(world, stats, gates, row))(rows)
-    told = jax.vmap(lambda row: predict_mu(world, world(stats, gates, row)))(rows)
+    features = jax.vmap(lambda row: family_features(world, stats, gates, row))(rows)
+    expected = jax.vmap(lambda row: predict_mu(world, world(stats, gates, row)))(rows)
     happened = jax.vmap(lambda s: represent_white(world, stats, whitening, s))(batch["next_state"])
 
     real = [part[:n] for part in features]
@@ -107,11 +110,11 @@ def energy_loss(
     def judge(features: list[Array], mu: list[Array]) -> Array:
         return jnp.concatenate(jax.vmap(model)(features, mu), axis=1)
 
-    false = _false(weights, lambda mu: judge(real, mu), happened, k1)
-    # One call for all: what happened, what was expected (of real, then of mixed rows), and what did not happen.
+    negatives = _negative_mu(weights, lambda mu: judge(real, mu), happened, k1)
+    # One call for all: what happened, what the model expects (on real, then on mixed rows), and what did not happen.
     energy = judge(
         [jnp.concatenate(parts) for parts in zip(real, features, real, strict=True)],
-        [jnp.concatenate(parts) for parts in zip(happened, told, false, strict=True)],
+        [jnp.concatenate(parts) for parts in zip(happened, expected, negatives, strict=True)],
     ).mean(1)
     positive = energy[: 2 * n].mean()
     negative = energy[2 * n :].mean()
@@ -123,7 +126,7 @@ def represent_white(world: BilinearModel, stats: Statistics, whitening: list[Whi
     return [white(part) for white, part in zip(whitening, world.represent(stats, state), strict=True)]
 
 
-def _false(
+def _negative_mu(
     weights: EnergyWeights, judge: Callable[[list[Array]], Array], happened: list[Array], key: PRNGKeyArray
 ) -> list[Array]:
     """mu of next states that did not follow, shaped as `happened`."""

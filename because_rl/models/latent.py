@@ -1,25 +1,28 @@
-"""Latent blocks, for models that tell apart what actions move, what is rewarded, and the rest.
+"""Latent blocks, for models that separate what actions move, what is rewarded, and the rest.
 
-A block b has a latent like the state: as many columns, in the units of its usual change (a discrete column's own unit).
-States here are named factors that everybody sees, not pixels, so encoder and decoder go factor by factor. A factor j
-lies in one block, c_j, and what is to be found is in which:
+The latent of a block b has as many columns as the state, in units of a column's usual change (a discrete column's own
+unit). States here are named factors that are observed, not pixels, so encoder and decoder work factor by factor. Each
+factor j lies in one block, c_j, and in which is learned:
 
     c_j ~ w_j,    q(z_bj | s) = N(s_j, noise_bj^2) if b = c_j, else nothing,    p(s_j | z) = N(sum_b z_bj, precision^2)
 
-with shares w_j that sum to 1. What a block is comes from what its prior may see,
+with probabilities w_j that sum to 1 over blocks. What a block means follows from the inputs of its prior,
 
-    p(z'_bj | z, a) = N(m_bj, noise_bj^2 + v_bj),    m, v of z in the blocks it sees, of z_bj, and of a or not
+    p(z'_bj | z, a) = N(m_bj, noise_bj^2 + v_bj)
 
-by the network and with the likelihoods that all models here have, whose inputs are shut where they are not seen. A
-discrete factor has the mean and variance of its law. So the evidence bound, and what planners will ask of the priors,
+where m_bj and v_bj are functions of z in the blocks visible to b, of z_bj, and of a in blocks that actions drive. They
+are computed by the network and the likelihoods that all models here have, with closed gates on inputs that are not
+visible. A discrete factor has the mean and variance of its distribution. So the terms of the evidence bound, and the
+likelihood of the priors, which planners use,
 
     reconstruction_bj = noise_bj^2 / (2 precision^2)
     KL_bj = log(1 + v / noise^2) / 2 + (noise^2 + (s'_j - m_bj)^2) / (2 (noise^2 + v)) - 1/2
-    surprise_bj = -log p_b(s'_j | s, a)
+    nll_bj = -log p_b(s'_j | s, a)
 
-are known for each block that a factor could lie in, and cost what w_j makes of them; the first state of an episode,
-which nothing foretells, has log(1 + Var(s_j) / noise^2) / 2 for a KL. Where the *others* lie is drawn, row by row, with
-the gradient of w (straight-through), so no network can make up for a small share. Planners take the likeliest blocks.
+are known for every block in which a factor could lie, and the loss has their means under w_j. The first state of an
+episode, which nothing predicts, has log(1 + Var(s_j) / noise^2) / 2 for a KL. The blocks of the *other* factors are
+sampled, row by row, with the gradient of w (straight-through), so no network can make up for a small probability.
+Planners take the likeliest blocks.
 """
 
 from __future__ import annotations
@@ -36,201 +39,232 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood, per_target, split
 from because_rl.models.nets import normal, uniform
+from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch, Stage
 
 HALF = 0.5
-WAIT = 0.2
-"""Shares stand still for this part of the steps, until the networks have something to say."""
+ASSIGNMENT_DELAY = 0.2
+"""Assignments stay as they are for this share of the steps, until the networks predict something."""
 
 
 class Blocks(eqx.Module):
     """Call it on one row [s, a], as `BilinearModel`; use `jax.vmap` for many."""
 
     layout: Layout = eqx.field(static=True)
-    sees: tuple[tuple[float, ...], ...] = eqx.field(static=True)
-    """(blocks, blocks) 1 where the prior of the first sees the second"""
-    driven: tuple[float, ...] = eqx.field(static=True)
-    """1 for blocks whose prior sees the action"""
+    visible: tuple[tuple[float, ...], ...] = eqx.field(static=True)
+    """(blocks, blocks) 1 where the second is an input of the first's prior"""
+    action_driven: tuple[float, ...] = eqx.field(static=True)
+    """1 for blocks whose prior has the action as an input"""
     networks: BilinearModel
     """with a leading axis of blocks"""
-    shares: Float[Array, "blocks factors"]
+    assignment_logits: Float[Array, "blocks factors"]
     """log w, up to a constant"""
-    noise: Float[Array, "blocks factors"]
-    """its logarithm"""
+    log_noise: Float[Array, "blocks factors"]
 
     def __init__(
         self,
         layout: Layout,
         key: PRNGKeyArray,
         hidden: int,
-        sees: Sequence[Sequence[int]],
-        driven: Sequence[int],
+        visible: Sequence[Sequence[int]],
+        action_driven: Sequence[int],
         noise: float,
     ):
-        keys, shape = jax.random.split(key, len(driven)), (len(driven), len(layout.factors.state))
-        self.layout, self.driven = layout, tuple(map(float, driven))
-        self.sees = tuple(tuple(map(float, row)) for row in sees)
+        """`noise`: of the encoder at first. `visible`, `action_driven`: as the attributes."""
+        blocks = len(action_driven)
+        keys, shape = jax.random.split(key, blocks), (blocks, len(layout.factors.state))
+        self.layout, self.action_driven = layout, tuple(map(float, action_driven))
+        self.visible = tuple(tuple(map(float, row)) for row in visible)
         self.networks = jax.vmap(lambda k: BilinearModel(layout, k, hidden=hidden))(keys)
-        self.shares, self.noise = jnp.zeros(shape), jnp.full(shape, float(np.log(noise)))
+        self.assignment_logits, self.log_noise = jnp.zeros(shape), jnp.full(shape, float(np.log(noise)))
 
-    def each(
-        self, stats: Statistics, place: Float[Array, "blocks factors"], x: Array, families: tuple[int, ...] | None
+    def predict_by_block(
+        self, stats: Statistics, assignment: Float[Array, "blocks factors"], x: Array, families: tuple[int, ...] | None
     ) -> list[Outputs]:
-        """What every block foretells of all factors; arrays have a leading axis of blocks. `place`: 1 in each c_j."""
+        """The prediction of all factors (or of `families`) by every block; arrays have a leading axis of blocks.
+
+        `assignment`: 1 in the block c_j of each factor, which decides what priors see.
+        """
         layout, targets = self.layout, len(self.layout.factors.state)
-        plain = make_gates(layout, np.ones((len(layout.inputs), targets), np.float32))
-        seen = jnp.asarray(self.sees) @ place
-        push = jnp.broadcast_to(jnp.asarray(self.driven)[:, None], (len(seen), len(layout.inputs) - targets))
-        inputs = jnp.concatenate([seen, push], axis=1)
+        ungated = make_gates(layout, np.ones((len(layout.inputs), targets), np.float32))
+        state_gates = jnp.asarray(self.visible) @ assignment
+        action_shape = (len(state_gates), len(layout.inputs) - targets)
+        action_gates = jnp.broadcast_to(jnp.asarray(self.action_driven)[:, None], action_shape)
+        input_gates = jnp.concatenate([state_gates, action_gates], axis=1)
         itself = jnp.eye(targets, len(layout.inputs))
 
-        def one(network: BilinearModel, inputs: Array) -> list[Outputs]:
-            gates = jnp.maximum(inputs[None], itself)[:, layout.factor_of_column]
-            return network(stats, Gates(gates, plain.order), x, families)
+        def one_block(network: BilinearModel, input_gates: Array) -> list[Outputs]:
+            gates = jnp.maximum(input_gates[None], itself)[:, layout.factor_of_column]
+            return network(stats, Gates(gates, ungated.order), x, families)
 
-        return jax.vmap(one)(self.networks, inputs)
+        return jax.vmap(one_block)(self.networks, input_gates)
 
     def __call__(
         self, stats: Statistics, mask: None, x: Float[Array, " columns"], families: tuple[int, ...] | None = None
     ) -> list[Outputs]:
-        """What the likeliest block of each factor foretells of it; there is no `mask`."""
-        place = jax.nn.one_hot(self.shares.argmax(0), len(self.driven), axis=0)
-        wanted = range(len(self.layout.families)) if families is None else families
+        """The prediction of each factor by its likeliest block; `mask` is not used."""
+        assignment = jax.nn.one_hot(self.assignment_logits.argmax(0), len(self.action_driven), axis=0)
+        numbers = range(len(self.layout.families)) if families is None else families
         out = []
-        for n, told in zip(wanted, self.each(stats, place, x, families), strict=True):
-            mine = place[:, np.array(self.layout.families[n].members)]
-            out.append(jax.tree.map(lambda a, mine=mine: jnp.einsum("bm,bm...->m...", mine, a), told))
+        for n, by_block in zip(numbers, self.predict_by_block(stats, assignment, x, families), strict=True):
+            chosen = assignment[:, np.array(self.layout.families[n].members)]
+            out.append(jax.tree.map(lambda a, chosen=chosen: jnp.einsum("bm,bm...->m...", chosen, a), by_block))
         return out
 
 
-def share(model: Blocks) -> Float[Array, "blocks factors"]:
-    """w"""
-    return jax.nn.softmax(model.shares, axis=0)
+def assignment_probabilities(model: Blocks) -> Float[Array, "blocks factors"]:
+    """w: the probability that a factor lies in a block."""
+    return jax.nn.softmax(model.assignment_logits, axis=0)
 
 
-def places(model: Blocks, rows: int, key: PRNGKeyArray, power: float = 1.0) -> Float[Array, "rows blocks factors"]:
-    """Draws of c: 1 in the block where a factor lies, with the gradient of w; a higher `power` of w: rather in the
-    likeliest."""
-    w, some = share(model), uniform(key, (rows, 1, model.shares.shape[1]))
-    odds = jax.nn.softmax(power * model.shares, axis=0)
-    above = jnp.cumsum(odds, axis=0)[None]
-    hard = ((some < above) & (some >= above - odds[None])).astype(w.dtype)
+def sample_assignments(
+    model: Blocks, rows: int, key: PRNGKeyArray, power: float = 1.0
+) -> Float[Array, "rows blocks factors"]:
+    """Samples of c, 1 in the block in which a factor lies, with the gradient of w.
+
+    They are drawn from w to the `power`, normalised: with a higher power the likeliest block is drawn more often.
+    """
+    w, noise = assignment_probabilities(model), uniform(key, (rows, 1, model.assignment_logits.shape[1]))
+    probability = jax.nn.softmax(power * model.assignment_logits, axis=0)
+    upper = jnp.cumsum(probability, axis=0)[None]
+    hard = ((noise < upper) & (noise >= upper - probability[None])).astype(w.dtype)
     return jax.lax.stop_gradient(hard - w[None]) + w[None]
 
 
-class Bound(NamedTuple):
-    """Means over a batch."""
+class EvidenceBound(NamedTuple):
+    """The terms of the loss, as means over a batch."""
 
-    nll: Float[Array, ""]
-    """moves the networks"""
-    surprise: Float[Array, ""]
-    """the same, as a function of the shares"""
+    network_nll: Float[Array, ""]
+    """the likelihood as a function of the networks; it does not move the assignment"""
+    assignment_nll: Float[Array, ""]
+    """the likelihood as a function of the assignment; it does not move the networks"""
     reconstruction: Float[Array, ""]
     kl: Float[Array, " blocks"]
 
 
-def bound(stats: Statistics, model: Blocks, place: Array, batch: Batch, precision: float) -> Bound:
-    still, layout, w, noise = jax.lax.stop_gradient, model.layout, share(model), jnp.exp(2 * model.noise)
+def evidence_bound(
+    stats: Statistics,
+    model: Blocks,
+    assignment: Float[Array, "rows blocks factors"],
+    batch: Batch,
+    precision: float,
+) -> EvidenceBound:
+    """The terms of the module's docstring; `assignment`: samples of c, `precision`: the decoder's, in usual changes."""
+    layout, w, noise = model.layout, assignment_probabilities(model), jnp.exp(2 * model.log_noise)
 
-    def row(place: Array, state: Array, action: Array, after: Array) -> tuple[Array, Array, Array]:
+    def row(assignment: Array, state: Array, action: Array, next_state: Array) -> tuple[Array, Array, Array]:
         def block(outputs: list[Outputs], noise: Array) -> tuple[Array, Array, Array]:
-            told = negative_log_likelihood(layout, stats, outputs, state, after)
-            fair, kl = [], []
-            missed, variance = moments(layout, stats, still(outputs), state, after)
-            for family, off, v in zip(layout.families, missed, variance, strict=True):
-                who = np.array(family.members)
-                n = noise[who][:, None]
-                kl.append(HALF * (jnp.log1p(v / n) + (n + off**2) / (n + v) - 1.0).sum(1))
-                # The likelihood that networks learn from weighs rows by their spread, and so is no judge of blocks;
-                # nor is one who foretells more exactly than the decoder can tell a better judge.
+            network_nll = negative_log_likelihood(layout, stats, outputs, state, next_state)
+            assignment_nll, kl = [], []
+            residuals, variances = moments(layout, stats, jax.lax.stop_gradient(outputs), state, next_state)
+            for family, residual, v in zip(layout.families, residuals, variances, strict=True):
+                members = np.array(family.members)
+                n = noise[members][:, None]
+                kl.append(HALF * (jnp.log1p(v / n) + (n + residual**2) / (n + v) - 1.0).sum(1))
+                # The likelihood that networks learn from weighs rows by their spread, so it cannot compare blocks.
+                # Nor is a block better that predicts more exactly than the decoder's precision.
                 wide = v + precision**2
-                gauss = HALF * (off**2 / wide + jnp.log(wide)).sum(1)
-                fair.append(gauss if family.type == "continuous" else still(told)[who])
-            return told, per_target(layout, fair), per_target(layout, kl)
+                gaussian = HALF * (residual**2 / wide + jnp.log(wide)).sum(1)
+                continuous = family.type == "continuous"
+                assignment_nll.append(gaussian if continuous else jax.lax.stop_gradient(network_nll)[members])
+            return network_nll, per_target(layout, assignment_nll), per_target(layout, kl)
 
-        return jax.vmap(block)(model.each(stats, place, jnp.concatenate([state, action]), None), noise)
+        return jax.vmap(block)(model.predict_by_block(stats, assignment, jnp.concatenate([state, action]), None), noise)
 
-    rows = jax.vmap(row)(place, batch["state"], batch["action"], batch["next_state"])
-    told, fair, kl = (a.mean(0) for a in rows)
+    terms = jax.vmap(row)(assignment, batch["state"], batch["action"], batch["next_state"])
+    network_nll, assignment_nll, kl = (a.mean(0) for a in terms)
     widths = jnp.asarray([f.width for f in layout.factors.state], jnp.float32)[None]
-    spread = (units(layout, stats, batch["state"] - batch["state"].mean(0)[None]) ** 2).mean(0)
-    of = layout.factor_of_column[: len(spread)]
-    begin = (w[:, of] * HALF * jnp.log1p(spread[None] / noise[:, of])).sum(1)
-    return Bound(
-        (still(w) * told).sum(),
-        (w * fair).sum(),
+    centred = batch["state"] - batch["state"].mean(0)[None]
+    variance = (in_usual_changes(layout, stats, centred) ** 2).mean(0)
+    factor = layout.factor_of_column[: len(variance)]
+    first_kl = (w[:, factor] * HALF * jnp.log1p(variance[None] / noise[:, factor])).sum(1)
+    return EvidenceBound(
+        (jax.lax.stop_gradient(w) * network_nll).sum(),
+        (w * assignment_nll).sum(),
         (w * noise * widths).sum() / (2 * precision**2),
-        (w * kl).sum(1) + (batch["step"] == 0).mean() * begin,
+        (w * kl).sum(1) + (batch["step"] == 0).mean() * first_kl,
     )
 
 
-def units(layout: Layout, stats: Statistics, rows: Float[Array, "rows state"]) -> Array:
+def in_usual_changes(layout: Layout, stats: Statistics, rows: Float[Array, "rows state"]) -> Array:
     """Differences of states in units of the usual change; those of discrete columns as they are."""
     continuous = np.array([layout.inputs[i].type == "continuous" for i in layout.factor_of_column[: rows.shape[1]]])
     return rows / jnp.where(continuous, stats.change, 1.0)[None]
 
 
 def moments(
-    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, after: Array
+    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, next_state: Array
 ) -> tuple[list[Array], list[Array]]:
-    """By family, (members, width): how far s' is from what is expected, and the variance that is expected."""
-    missed, variance = [], []
+    """By family, (members, width) each: s' less its predicted mean, and the predicted variance."""
+    residuals, variances = [], []
     for family, out in zip(layout.families, outputs, strict=True):
-        then = split(layout, family, after)
+        then = split(layout, family, next_state)
         if family.type == "continuous":
             change = (then - split(layout, family, state)) / split(layout, family, stats.change)
-            missed.append(change - out.value)
-            variance.append(jnp.exp(2 * out.spread))
+            residuals.append(change - out.value)
+            variances.append(jnp.exp(2 * out.spread))
             continue
         if family.type == "categorical":
-            chance = jax.nn.softmax(out.value, axis=1)[:, : family.width]
+            probability = jax.nn.softmax(out.value, axis=1)[:, : family.width]
         else:
-            chance = jax.nn.sigmoid(out.value.mean(1) if out.value.ndim == 3 else out.value)
-        missed.append(then - chance)
-        variance.append(chance * (1.0 - chance))
-    return missed, variance
+            probability = jax.nn.sigmoid(out.value.mean(1) if out.value.ndim == 3 else out.value)
+        residuals.append(then - probability)
+        variances.append(probability * (1.0 - probability))
+    return residuals, variances
 
 
-def draw(stats: Statistics, model: Blocks, place: Array, states: Array, key: PRNGKeyArray) -> Array:
-    """(blocks, rows, state) latents of some states, in the units that networks see."""
+def sample_latents(
+    stats: Statistics,
+    model: Blocks,
+    assignment: Float[Array, "rows blocks factors"],
+    states: Float[Array, "rows state"],
+    key: PRNGKeyArray,
+) -> Float[Array, "blocks rows state"]:
+    """Samples of q(z | s), as standardised columns."""
     size, layout = states.shape[1], model.layout
-    of = layout.factor_of_column[:size]
-    seen = (states - stats.mean[None, :size]) / stats.scale[None, :size]
-    unit = 1.0 / (units(layout, stats, jnp.ones((1, size)))[0] * stats.scale[:size])
-    noise = (jnp.exp(model.noise)[:, of] * unit[None])[:, None] * normal(key, (len(model.noise), *states.shape))
-    return jnp.moveaxis(place, 1, 0)[:, :, of] * (seen[None] + noise)
+    factor = layout.factor_of_column[:size]
+    standard = (states - stats.mean[None, :size]) / stats.scale[None, :size]
+    unit = 1.0 / (in_usual_changes(layout, stats, jnp.ones((1, size)))[0] * stats.scale[:size])
+    draws = normal(key, (len(model.log_noise), *states.shape))
+    noise = (jnp.exp(model.log_noise)[:, factor] * unit[None])[:, None] * draws
+    return jnp.moveaxis(assignment, 1, 0)[:, :, factor] * (standard[None] + noise)
 
 
-def information(witness: Any, one: Float[Array, "rows n"], other: Float[Array, "rows m"]) -> Float[Array, ""]:
-    """MINE's bound of the mutual information; rows of a batch come in random order, so the next is any other."""
-    together, apart = (
-        jax.vmap(lambda a, b: witness(jnp.concatenate([a, b]))[0])(one, part)
-        for part in (other, jnp.roll(other, 1, axis=0))
+def information_bound(network: Any, x: Float[Array, "rows n"], y: Float[Array, "rows m"]) -> Float[Array, ""]:
+    """MINE's lower bound of I(x; y), E T(x, y) - log E exp T(x, y of another row), where T is `network`.
+
+    Rows of a batch come in random order, so the next row is any other.
+    """
+    joint, shuffled = (
+        jax.vmap(lambda a, b: network(jnp.concatenate([a, b]))[0])(x, part) for part in (y, jnp.roll(y, 1, axis=0))
     )
-    return together.mean() - jax.nn.logsumexp(apart) + float(np.log(len(one)))
+    return joint.mean() - jax.nn.logsumexp(shuffled) + float(np.log(len(x)))
 
 
-def share_stage(stage: Stage, rate: float) -> Stage:
-    """The stage with a rate of their own for the shares, which wait for the networks."""
-    begin = int(WAIT * stage.steps)
+def with_assignment_rate(stage: Stage, rate: float) -> Stage:
+    """The stage with a learning rate of their own for the assignment and its noise, which wait for the networks."""
+    begin = int(ASSIGNMENT_DELAY * stage.steps)
 
     def label(path: Any, leaf: Any) -> str:
-        return "share" if jax.tree_util.keystr(path).endswith((".shares", ".noise")) else "plain"
+        name = jax.tree_util.keystr(path)
+        return "assignment" if name.endswith((".assignment_logits", ".log_noise")) else "networks"
 
     rules = {
-        "plain": stage.optimiser(),
-        "share": optax.adam(lambda count: jnp.where(count < begin, 0.0, rate)),
+        "networks": stage.optimiser(),
+        "assignment": optax.adam(lambda count: jnp.where(count < begin, 0.0, rate)),
     }
     return replace(stage, rule=optax.partition(rules, lambda tree: jax.tree_util.tree_map_with_path(label, tree)))
 
 
-def in_some_seed(layout: Layout, carried: np.ndarray) -> np.ndarray:
-    """(inputs, targets) a mask for the action law and the value: from the factors that, in some seed, the blocks to act
-    on carry for the most part; `carried`: (seeds, factors) how much they do."""
+def mask_from_assignment(layout: Layout, probability: Float[np.ndarray, "seeds factors"]) -> np.ndarray:
+    """(inputs, targets) the mask for the behaviour policy and the value.
+
+    `probability`: that a factor lies in the blocks the agent acts on. Edges lead from the factors for which it is above
+    1/2 in at least one seed, from all action factors, and from every factor to itself.
+    """
     mask = np.ones((len(layout.inputs), len(layout.factors.state)), np.float32)
-    mask[: carried.shape[1]] = np.any(carried > HALF, axis=0, keepdims=True).T
+    mask[: probability.shape[1]] = np.any(probability > HALF, axis=0, keepdims=True).T
     return np.maximum(mask, np.eye(*mask.shape, dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Where everything is: the columns, families and slots of a factor spec, as arrays that compiled code can use.
+"""The columns, families and slots of a factor spec, as arrays that compiled code can use.
 
 A *family* is a group of state factors of one kind, type and width: they share a network. For each target the
 inputs are gated by the mask and then relabelled so that the target looks like the first of its family: the
@@ -59,11 +59,11 @@ class Layout:
     @cached_property
     def slot_kinds(self) -> dict[str, tuple[int, ...]]:
         """Kind -> the state factors that share its slots."""
-        found: dict[str, list[int]] = {}
+        groups: dict[str, list[int]] = {}
         for j, f in enumerate(self.factors.state):
             if f.type != "continuous" and f.width >= LEAST_SLOTS:
-                found.setdefault(f"{f.kind}/{f.width}", []).append(j)
-        return {name.partition("/")[0]: tuple(js) for name, js in found.items() if len(js) > 1}
+                groups.setdefault(f"{f.kind}/{f.width}", []).append(j)
+        return {name.partition("/")[0]: tuple(js) for name, js in groups.items() if len(js) > 1}
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
@@ -71,13 +71,14 @@ class Layout:
         for j, f in enumerate(self.factors.state):
             groups.setdefault((f.kind, f.type, f.width, f.optional), []).append(j)
         return tuple(
-            Family(*key, tuple(js), any(js[0] in of for of in self.slot_kinds.values())) for key, js in groups.items()
+            Family(*key, tuple(js), any(js[0] in slotted for slotted in self.slot_kinds.values()))
+            for key, js in groups.items()
         )
 
     @cached_property
     def plain(self) -> tuple[int, ...]:
         """Inputs that have no slots."""
-        slotted = {j for of in self.slot_kinds.values() for j in of}
+        slotted = {j for members in self.slot_kinds.values() for j in members}
         return tuple(i for i in range(len(self.inputs)) if i not in slotted)
 
     @cached_property
@@ -106,8 +107,8 @@ class Layout:
 
     @cached_property
     def goal_bearing(self) -> tuple[bool, ...]:
-        """Families of which some member is what the goal is about."""
-        wanted = {goal.of for goal in self.factors.goal}
+        """For each family whether the goal is about a member of it."""
+        wanted = {goal.factor for goal in self.factors.goal}
         return tuple(any(self.factors.state[j].name in wanted for j in f.members) for f in self.families)
 
     def family_columns(self, family: Family) -> np.ndarray:
@@ -125,7 +126,8 @@ class Layout:
     @cached_property
     def meetings(self) -> tuple[tuple[int, int], ...]:
         """Pairs of factors on the same slots: whether they meet in one."""
-        return tuple((i, k) for of in self.slot_kinds.values() for n, i in enumerate(of) for k in of[n + 1 :])
+        kinds = self.slot_kinds.values()
+        return tuple((i, k) for members in kinds for n, i in enumerate(members) for k in members[n + 1 :])
 
     def gates(self, weights: np.ndarray) -> np.ndarray:
         """Edge weights (inputs, targets) -> a factor for each column, (targets, columns)."""
@@ -148,7 +150,7 @@ class Layout:
                 place = np.arange(len(self.inputs))
                 _swap(place, [first], [j])
                 for kind in {(f.kind, f.width) for f in self.inputs}:
-                    mine, its = (
+                    own_first, own_other = (
                         [
                             i
                             for i, f in enumerate(self.inputs)
@@ -156,7 +158,7 @@ class Layout:
                         ]
                         for t in (first, j)
                     )
-                    _swap(place, mine, its)
+                    _swap(place, own_first, own_other)
                 for i, source in enumerate(place):
                     out[j, self.columns[i]] = np.arange(self.size)[self.columns[source]]
         return out

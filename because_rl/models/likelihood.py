@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from because_rl.models.bilinear import Outputs
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Family, Layout
+from because_rl.models.prepared_data import Statistics
 
 HALF = 0.5
 

@@ -1,4 +1,4 @@
-"""Factors as nodes, for models that treat every factor alike: encoded by kind, related pair by pair, read by kind."""
+"""Factors as nodes of a graph, for models that treat all factors of a kind alike: encoders, pairs and heads by kind."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import ZOOM, DenseHead, Outputs
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Family, Layout
 from because_rl.models.nets import SharedMLP, normal
+from because_rl.models.prepared_data import Statistics
 
-PLACES = 32
+SLOT_EMBEDDING = 32
 """Width of a slot's embedding."""
 
 
 def groups(layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """The inputs that look alike."""
-    found: dict[tuple, list[int]] = {}
+    """The inputs that share an encoder: all state factors, or all action factors, of one kind, type and width."""
+    members: dict[tuple, list[int]] = {}
     for i, f in enumerate(layout.inputs):
-        found.setdefault((i < len(layout.factors.state), f.kind, f.type, f.width, f.optional), []).append(i)
-    return tuple(tuple(members) for members in found.values())
+        members.setdefault((i < len(layout.factors.state), f.kind, f.type, f.width, f.optional), []).append(i)
+    return tuple(map(tuple, members.values()))
 
 
 def relations(layout: Layout) -> np.ndarray:
-    """(inputs, inputs) the relation from one to the other: their groups, and whether they are the same."""
+    """(inputs, inputs) numbers of relations: one for each pair of groups, and one for each group's loops."""
     group = np.zeros(len(layout.inputs), int)
     for n, members in enumerate(groups(layout)):
         group[list(members)] = n
@@ -38,10 +38,11 @@ def relations(layout: Layout) -> np.ndarray:
 
 
 class Encoder(eqx.Module):
-    """Factors as vectors: one network for each group, and an embedding for the slots of each kind."""
+    """Factors as vectors: one network for each group, and an embedding of the slots of each kind."""
 
     layout: Layout = eqx.field(static=True)
     embed: dict[str, Array]
+    """kind -> (slots, SLOT_EMBEDDING)"""
     nets: list[SharedMLP]
 
     def __init__(self, layout: Layout, sizes: Sequence[int], key: PRNGKeyArray):
@@ -49,60 +50,66 @@ class Encoder(eqx.Module):
         self.layout, kinds = layout, layout.slot_kinds
         keys = iter(jax.random.split(key, len(kinds) + len(layout.inputs)))
         self.embed = {
-            kind: normal(next(keys), (layout.inputs[of[0]].width, PLACES)) / PLACES**0.5 * 2.0
-            for kind, of in kinds.items()
+            kind: normal(next(keys), (layout.inputs[members[0]].width, SLOT_EMBEDDING)) / SLOT_EMBEDDING**0.5 * 2.0
+            for kind, members in kinds.items()
         }
-        self.nets = [
-            SharedMLP(
-                (layout.inputs[of[0]].width if of[0] in layout.plain else 1 + PLACES, *sizes), len(of), next(keys)
-            )
-            for of in groups(layout)
-        ]
+        self.nets = []
+        for members in groups(layout):
+            width = layout.inputs[members[0]].width if members[0] in layout.plain else 1 + SLOT_EMBEDDING
+            self.nets.append(SharedMLP((width, *sizes), len(members), next(keys)))
 
     def __call__(self, stats: Statistics, x: Float[Array, " columns"]) -> Float[Array, "inputs n"]:
         standard = (x - stats.mean) / stats.scale
         parts = [standard[columns] for columns in self.layout.columns]
-        for kind, of in self.layout.slot_kinds.items():
-            for i in of:
+        for kind, members in self.layout.slot_kinds.items():
+            for i in members:
                 parts[i] = jnp.concatenate([parts[i].sum(keepdims=True), parts[i] @ self.embed[kind]])
-        members = groups(self.layout)
-        made = [net(jnp.stack([parts[i] for i in of])) for net, of in zip(self.nets, members, strict=True)]
-        return jnp.concatenate(made)[np.argsort(np.concatenate(members))]
+        all_groups = groups(self.layout)
+        encoded = [
+            net(jnp.stack([parts[i] for i in members])) for net, members in zip(self.nets, all_groups, strict=True)
+        ]
+        return jnp.concatenate(encoded)[np.argsort(np.concatenate(all_groups))]
 
 
 class Pairs(NamedTuple):
-    """How state factors of one kind lie to each other."""
+    """Pairs of state factors of one kind, with features of how the two relate."""
 
     first: np.ndarray
     second: np.ndarray
     features: Float[Array, "pairs n"]
-    back: float
-    """times the features: how the second lies to the first"""
+    reverse_sign: float
+    """the features of (second, first) are those of (first, second) times this: -1 for differences, else 1"""
 
 
 def pairs(layout: Layout, stats: Statistics, x: Float[Array, " columns"]) -> list[Pairs]:
-    """By kind: the differences of continuous factors, and whether factors on the same slots meet."""
-    found: dict[tuple[str, int], list[tuple[int, int, Array]]] = {}
+    """By kind: the differences of continuous factors, and whether two factors on the same slots share a slot."""
+    by_kind: dict[tuple[str, int], list[tuple[int, int, Array]]] = {}
     start = 0
     for i, k in layout.pairs:
         width = layout.inputs[i].width
-        apart = (x[layout.columns[i]] - x[layout.columns[k]]) / stats.difference[start : start + width]
-        features = jnp.concatenate([apart, jnp.arcsinh(ZOOM * apart) / 3.0])
-        found.setdefault((layout.inputs[i].kind, width), []).append((i, k, features))
+        difference = (x[layout.columns[i]] - x[layout.columns[k]]) / stats.difference[start : start + width]
+        features = jnp.concatenate([difference, jnp.arcsinh(ZOOM * difference) / 3.0])
+        by_kind.setdefault((layout.inputs[i].kind, width), []).append((i, k, features))
         start += width
     for i, k in layout.meetings:
         meet = (x[layout.columns[i]] * x[layout.columns[k]]).sum(keepdims=True)
-        found.setdefault((layout.inputs[i].kind, 0), []).append((i, k, meet))
+        by_kind.setdefault((layout.inputs[i].kind, 0), []).append((i, k, meet))
     out = []
-    for (_, width), of in found.items():
-        first, second, told = zip(*of, strict=True)
-        out.append(Pairs(np.array(first), np.array(second), jnp.stack(told), -1.0 if width else 1.0))
+    for (_, width), members in by_kind.items():
+        first, second, rows = zip(*members, strict=True)
+        out.append(Pairs(np.array(first), np.array(second), jnp.stack(rows), -1.0 if width else 1.0))
     return out
 
 
-# What comes next -------------------------------------------------------------------------------------------
-class SlotReader(eqx.Module):
-    """A family on slots: logit_c = local(what is known of slot c) + mu_c . move(what is known of the factor)."""
+def pair_feature_shapes(layout: Layout, stats: Statistics) -> list[tuple[int, int]]:
+    """By kind: how many pairs there are, and how many features each has."""
+    shapes = jax.eval_shape(lambda x: [p.features for p in pairs(layout, stats, x)], jnp.zeros(layout.size))
+    return [features.shape for features in shapes]
+
+
+# Heads ----------------------------------------------------------------------------------------------------
+class NodeSlotHead(eqx.Module):
+    """A family on slots: logit_c = local(features of slot c) + mu_c . move(features of the node)."""
 
     family: Family = eqx.field(static=True)
     local: SharedMLP
@@ -112,52 +119,59 @@ class SlotReader(eqx.Module):
         k1, k2 = jax.random.split(key)
         self.family = family
         self.local = SharedMLP((inputs, hidden // 2, 1), len(family.members), k1, last=0.1)
-        self.move = SharedMLP((inputs, hidden, PLACES), len(family.members), k2)
+        self.move = SharedMLP((inputs, hidden, SLOT_EMBEDDING), len(family.members), k2)
 
-    def __call__(self, h: Float[Array, "members n"], there: Float[Array, "members slots n"], mu: Array, moves: Array):
+    def __call__(
+        self, h: Float[Array, "members n"], slot_features: Float[Array, "members slots n"], mu: Array, moves: Array
+    ) -> Outputs:
+        """`mu`: (slots, SLOT_EMBEDDING). `moves`: (members,) `Statistics.moves`."""
         phi = self.move(h)
-        logits = 4.0 * jax.vmap(self.local, 1, 1)(there)[..., 0] + moves[:, None] * (phi @ mu.T)
+        logits = 4.0 * jax.vmap(self.local, 1, 1)(slot_features)[..., 0] + moves[:, None] * (phi @ mu.T)
         absent = jnp.zeros((len(h), int(self.family.optional)))
         return Outputs(phi, jnp.concatenate([logits, absent], axis=1), jnp.zeros((len(h), 0)))
 
 
-def readers(layout: Layout, inputs: int, hidden: int, key: PRNGKeyArray) -> list[DenseHead | SlotReader]:
+def make_heads(layout: Layout, inputs: int, hidden: int, key: PRNGKeyArray) -> list[DenseHead | NodeSlotHead]:
+    """A head for each family; `inputs`: the width of a node's features."""
     keys = jax.random.split(key, len(layout.families))
     return [
-        SlotReader(f, inputs, hidden, k) if f.slots else DenseHead(f, inputs, hidden, hidden // 2, k)
+        NodeSlotHead(f, inputs, hidden, k) if f.slots else DenseHead(f, inputs, hidden, hidden // 2, k)
         for f, k in zip(layout.families, keys, strict=True)
     ]
 
 
-def read(
-    heads: Sequence[DenseHead | SlotReader],
-    wanted: Sequence[int] | None,
+def apply_heads(
+    heads: Sequence[DenseHead | NodeSlotHead],
+    families: Sequence[int] | None,
     stats: Statistics,
     embed: dict[str, Array],
     h: Float[Array, "targets n"],
-    there: Callable[[Family], Array],
+    slot_features: Callable[[Family], Array],
 ) -> list[Outputs]:
-    """The outputs of all families, or of those wanted; `there`: of each member and slot what is known."""
+    """The outputs of `families` (None: of all) from the features `h` of their nodes.
+
+    `slot_features`: a family on slots -> (members, slots, n).
+    """
     out = []
-    for head in heads if wanted is None else [heads[n] for n in wanted]:
-        family, who = head.family, np.array(head.family.members)
-        if isinstance(head, SlotReader):
-            out.append(head(h[who], there(family), embed[family.kind], stats.moves[who]))
+    for head in heads if families is None else [heads[n] for n in families]:
+        family, members = head.family, np.array(head.family.members)
+        if isinstance(head, NodeSlotHead):
+            out.append(head(h[members], slot_features(family), embed[family.kind], stats.moves[members]))
         else:
-            found = head(h[who])
-            out.append(found._replace(value=found.value[:, None]) if family.type == "binary" else found)
+            outputs = head(h[members])
+            out.append(outputs._replace(value=outputs.value[:, None]) if family.type == "binary" else outputs)
     return out
 
 
 def predict(
     layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
 ) -> tuple[list[Outputs], Array]:
-    """Of a model of nodes without doubts of its own."""
+    """What planners ask of a model that has no uncertainty: its outputs, and a penalty of 0."""
     return p["world"](stats, p.get("mask"), jnp.concatenate([state, action])), jnp.zeros(())
 
 
 def deviation(model: Any) -> Array:
-    """The sum of squares of all that sets members of a group apart."""
+    """The sum of squares of the deviations of single members in all shared networks of a model."""
     nets = jax.tree.leaves(model, is_leaf=is_shared)
     return sum((net.deviation() for net in nets if is_shared(net)), jnp.zeros(()))
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from because_rl.models.bilinear import BilinearModel, DenseHead, Gates, Whitening, whiten
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.likelihood import correct, decode, negative_log_likelihood, per_target, split
 from because_rl.models.nets import MLP, SharedMLP, uniform
+from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch
 
 
@@ -24,7 +24,7 @@ class Weights:
     representation: float = 0.1
     """of equation 6: whitened mu(s') from phi(s, a)"""
     phi: float = 1e-4
-    """lambda_phi and lambda_mu of the paper: spectral norms of phi's and mu's layers"""
+    """lambda_phi and lambda_mu of the paper, of squared Frobenius norms (which bound its squared spectral norms)"""
     mu: float = 1e-4
     deviation: float = 1e-3
     """of a member from its family"""
@@ -90,7 +90,7 @@ def _shared(model: BilinearModel) -> list[SharedMLP]:
 
 
 def squared_norms(module: object) -> Array:
-    """Squared Frobenius norms of the layers, which bound their squared spectral norms."""
+    """The sum of the squared Frobenius norms of all layers; each bounds the layer's squared spectral norm."""
     nets = [m for m in jax.tree.leaves(module, is_leaf=lambda m: isinstance(m, MLP)) if isinstance(m, MLP)]
     return sum(((w**2).sum() for net in nets for w in net.weights), jnp.zeros(()))
 
@@ -113,7 +113,7 @@ def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batc
     reach = weights.margin * (stats.high - stats.low)
     box = uniform(k1, real.shape) * (stats.high - stats.low + 2 * reach)[None] + (stats.low - reach)[None]
     discrete = jnp.concatenate([jnp.full(f.width, f.type != "continuous") for f in layout.inputs])
-    box = jnp.where(discrete[None], real, box)  # a wrong one-hot would be told at once, and teach nothing
+    box = jnp.where(discrete[None], real, box)  # an impossible one-hot would be recognised at once and teach nothing
     near = uniform(k3, (len(real), 1)) < 0.5
     keep = (uniform(k2, real.shape) < 0.5) & near
     x = jnp.where(keep, real, box)

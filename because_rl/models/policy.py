@@ -1,12 +1,13 @@
-"""What methods share whose policy is a network: what it sees, the law of actions it puts out, and the agent.
+"""What methods with a policy network share: its inputs, the action distribution it puts out, and the agent.
 
-An imitated law is likelihood, not regression, since logged behaviour has several minds (`models.behaviour`): over
-the rows of `codes` for discrete actions, a mixture of Gaussians and coins for continuous ones. It is drawn from by
+Logged actions are imitated by maximum likelihood and not by regression, since logged behaviour is a mixture
+(`models.behaviour_policy`): discrete actions have a categorical distribution over the rows of `codes`, continuous ones
+a mixture whose components are Gaussian or Bernoulli in each column. A sample is
 
     argmax_k (logit_k + Gumbel noise)      mean + spread * normal      1[logit + logistic noise > 0]
 
-whose value is exact and whose gradient is that of the softmax or sigmoid in their place (straight-through), so a
-loss on what follows an action reaches the policy.
+Its value is exact, and its gradient is that of the softmax or sigmoid in its place (straight-through), so that a loss
+on what follows an action reaches the policy.
 """
 
 from __future__ import annotations
@@ -22,77 +23,85 @@ from jaxtyping import Array, Float
 
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
-from because_rl.models.behaviour_policy import LEAST_SPREAD, MOST_SPREAD, Law, _log_densities, describe
-from because_rl.models.behaviour_policy import Actions as Described
-from because_rl.models.column_statistics import Statistics
+from because_rl.models.behaviour_policy import (
+    LEAST_SPREAD,
+    MOST_SPREAD,
+    ActionMixture,
+    ActionStatistics,
+    action_statistics,
+    component_log_densities,
+)
+from because_rl.models.prepared_data import Statistics
 from because_rl.rng import stream
 from because_rl.training.method import Agent
 
-EDGE = 1e-6
-"""Uniform noise stays this far from 0 and 1."""
+UNIFORM_CLIP = 1e-6
+"""Uniform noise is clipped to [UNIFORM_CLIP, 1 - UNIFORM_CLIP], where its logarithms and quantiles are finite."""
 
 
 class PolicyInput(eqx.Module):
-    """What networks see of one row: the standardised state and the goal in the same units."""
+    """The input of a policy network for one row: the standardised state, then the goal in the same units."""
 
     mean: Array
     scale: Array
 
     def __init__(self, factors: FactorSpec, stats: Statistics):
-        wanted = sorted(factors.goal, key=lambda goal: goal.start)
-        columns = [np.arange(factors.state_size)[factors[goal.of].slice] for goal in wanted]
-        of = np.concatenate([np.arange(factors.state_size), *columns])
-        self.mean, self.scale = stats.mean[of], stats.scale[of]
+        goals = sorted(factors.goal, key=lambda goal: goal.start)
+        goal_columns = [np.arange(factors.state_size)[factors[goal.factor].slice] for goal in goals]
+        columns = np.concatenate([np.arange(factors.state_size), *goal_columns])
+        self.mean, self.scale = stats.mean[columns], stats.scale[columns]
 
     @property
     def size(self) -> int:
         return len(self.mean)
 
-    def __call__(self, state: Float[Array, " state"], goal: Float[Array, " goal"]) -> Array:
+    def __call__(self, state: Float[Array, " state"], goal: Float[Array, " goal"]) -> Float[Array, " size"]:
         return (jnp.concatenate([state, goal]) - self.mean) / self.scale
 
 
 class ActionDistribution(Protocol):
-    """A law of actions, read off a network's `outputs` for one row."""
+    """A distribution of actions, given by the outputs `out` of a policy network for one row."""
 
     @property
-    def outputs(self) -> int: ...
+    def output_size(self) -> int:
+        """How many outputs of the network describe the distribution."""
+        ...
 
     @property
-    def noise(self) -> int:
-        """How many uniform numbers a draw takes."""
+    def noise_size(self) -> int:
+        """How many uniform numbers a sample takes."""
         ...
 
-    def cost(self, out: Array, action: Array) -> Float[Array, ""]:
-        """-log of the law at a logged action."""
+    def nll(self, out: Array, action: Array) -> Float[Array, ""]:
+        """Negative log-likelihood of a logged action (as columns)."""
         ...
 
-    def draw(self, out: Array, noise: Array) -> Float[Array, " action"]:
-        """Action columns, differentiable in `out`."""
+    def sample(self, out: Array, noise: Array) -> Float[Array, " action"]:
+        """Action columns from uniform noise, differentiable in `out`."""
         ...
 
     def act(self, out: Array, noise: Array | None) -> Array:
-        """The action as worlds take it: drawn, or without noise the likeliest."""
+        """The action as environments take it: a sample, or the likeliest action where `noise` is None."""
         ...
 
 
 class Categorical(eqx.Module):
-    """Over the rows of `codes`."""
+    """A categorical distribution over the rows of `codes`."""
 
     codes: Float[Array, "actions columns"]
 
     @property
-    def outputs(self) -> int:
+    def output_size(self) -> int:
         return len(self.codes)
 
     @property
-    def noise(self) -> int:
+    def noise_size(self) -> int:
         return len(self.codes)
 
-    def cost(self, out: Array, action: Array) -> Array:
+    def nll(self, out: Array, action: Array) -> Array:
         return -jax.nn.log_softmax(out)[((self.codes - action[None]) ** 2).sum(1).argmin()]
 
-    def draw(self, out: Array, noise: Array) -> Array:
+    def sample(self, out: Array, noise: Array) -> Array:
         return sample_one_hot(out, noise) @ self.codes
 
     def act(self, out: Array, noise: Array | None) -> Array:
@@ -100,58 +109,61 @@ class Categorical(eqx.Module):
 
 
 class Mixture(eqx.Module):
-    """Over the columns of a box (the range of the data), as `models.behaviour` has it."""
+    """The mixture of `models.behaviour_policy` over continuous columns; samples stay in the range of the data."""
 
-    actions: Described
+    actions: ActionStatistics
     components: int = eqx.field(static=True, default=4)
 
     @property
-    def outputs(self) -> int:
+    def output_size(self) -> int:
         return self.components * (1 + 2 * len(self.actions.mean))
 
     @property
-    def noise(self) -> int:
+    def noise_size(self) -> int:
         return self.components + len(self.actions.mean)
 
-    def law(self, out: Array) -> Law:
+    def mixture(self, out: Array) -> ActionMixture:
         out = out.reshape(self.components, -1)
         mean, spread = jnp.split(out[:, 1:], 2, axis=1)
         # Components that start alike would stay alike: they begin at different spreads.
         first = jnp.linspace(-1.0, 1.0, self.components)[:, None]
         spread = LEAST_SPREAD + (MOST_SPREAD - LEAST_SPREAD) * jax.nn.sigmoid(spread + first)
-        return Law(jax.nn.log_softmax(out[:, 0]), mean, spread)
+        return ActionMixture(jax.nn.log_softmax(out[:, 0]), mean, spread)
 
-    def cost(self, out: Array, action: Array) -> Array:
-        return -jax.nn.logsumexp(_log_densities(self.actions, self.law(out), action)[0])
+    def nll(self, out: Array, action: Array) -> Array:
+        return -jax.nn.logsumexp(component_log_densities(self.actions, self.mixture(out), action)[0])
 
-    def draw(self, out: Array, noise: Array) -> Array:
-        law, (which, inside) = self.law(out), jnp.split(jnp.clip(noise, EDGE, 1.0 - EDGE), [self.components])
-        k = sample_one_hot(law.log_weight, which)
-        mean, spread = k @ law.mean, jnp.exp(k @ law.log_spread)
-        return self._columns(mean + spread * jax.scipy.special.ndtri(inside), coin(mean, inside))
+    def sample(self, out: Array, noise: Array) -> Array:
+        mixture, noise = self.mixture(out), jnp.clip(noise, UNIFORM_CLIP, 1.0 - UNIFORM_CLIP)
+        component_noise, column_noise = jnp.split(noise, [self.components])
+        component = sample_one_hot(mixture.log_weight, component_noise)
+        mean, spread = component @ mixture.mean, jnp.exp(component @ mixture.log_spread)
+        gaussian = mean + spread * jax.scipy.special.ndtri(column_noise)
+        return self._columns(gaussian, sample_bernoulli(mean, column_noise))
 
     def act(self, out: Array, noise: Array | None) -> Array:
         if noise is not None:
-            return self.draw(out, noise)
-        law = self.law(out)
-        mean = law.mean[law.log_weight.argmax()]
+            return self.sample(out, noise)
+        mixture = self.mixture(out)
+        mean = mixture.mean[mixture.log_weight.argmax()]
         return self._columns(mean, (mean > 0).astype(mean.dtype))
 
-    def _columns(self, gaussian: Array, heads: Array) -> Array:
+    def _columns(self, gaussian: Array, bernoulli: Array) -> Array:
         a = self.actions
-        columns = jnp.where(a.coin > 0, a.low + (a.high - a.low) * heads, a.mean + a.scale * gaussian)
+        columns = jnp.where(a.coin > 0, a.low + (a.high - a.low) * bernoulli, a.mean + a.scale * gaussian)
         return jnp.clip(columns, a.low, a.high)
 
 
-def action_distribution(factors: FactorSpec, action: np.ndarray) -> ActionDistribution:
-    """The law for this kind of actions; `action` are the logged ones."""
+def action_distribution(factors: FactorSpec, action: Float[np.ndarray, "rows action"]) -> ActionDistribution:
+    """The distribution for this kind of actions, fitted to the range and scale of the logged ones, `action`."""
     check_actions(factors)
     if factors.codes is not None:
         return Categorical(jnp.asarray(factors.codes, jnp.float32))
-    return Mixture(describe(action))
+    return Mixture(action_statistics(action))
 
 
 def check_actions(factors: FactorSpec) -> None:
+    """Refuse discrete action factors in a spec without `codes`."""
     for factor in factors.action if factors.codes is None else ():
         if factor.type != "continuous":
             raise BecauseError(
@@ -162,41 +174,44 @@ def check_actions(factors: FactorSpec) -> None:
 
 
 def gumbel(noise: Array) -> Array:
-    """Of uniform noise."""
-    return -jnp.log(-jnp.log(jnp.clip(noise, EDGE, 1.0 - EDGE)))
+    """Standard Gumbel noise from uniform noise."""
+    return -jnp.log(-jnp.log(jnp.clip(noise, UNIFORM_CLIP, 1.0 - UNIFORM_CLIP)))
 
 
 def sample_one_hot(logits: Float[Array, " n"], noise: Float[Array, " n"]) -> Float[Array, " n"]:
-    """One-hot, drawn from the softmax of `logits`."""
+    """A one-hot sample from the softmax of `logits`, from uniform noise, with the gradient of the softmax."""
     soft = jax.nn.softmax(logits + gumbel(noise))
-    return _straight(jax.nn.one_hot(soft.argmax(), len(soft)), soft)
+    return _straight_through(jax.nn.one_hot(soft.argmax(), len(soft)), soft)
 
 
-def coin(logits: Array, noise: Array) -> Array:
-    """0 or 1 each, drawn from the sigmoid of `logits`: Gumbel-sigmoid."""
-    noise = jnp.clip(noise, EDGE, 1.0 - EDGE)
+def sample_bernoulli(logits: Array, noise: Array) -> Array:
+    """Samples in {0, 1} with probabilities sigmoid(`logits`), from uniform noise of the same shape (Gumbel-sigmoid)."""
+    noise = jnp.clip(noise, UNIFORM_CLIP, 1.0 - UNIFORM_CLIP)
     soft = jax.nn.sigmoid(logits + jnp.log(noise) - jnp.log1p(-noise))
-    return _straight((soft > 0.5).astype(soft.dtype), soft)
+    return _straight_through((soft > 0.5).astype(soft.dtype), soft)
 
 
-def _straight(value: Array, soft: Array) -> Array:
+def _straight_through(value: Array, soft: Array) -> Array:
     """`value`, with the gradient of `soft`."""
     return value + (soft - jax.lax.stop_gradient(soft))
 
 
 class ActorAgent(Agent):
-    """Does what its actor says."""
+    """Acts by a network, one for each seed."""
 
     def __init__(
         self, seeds: tuple[int, ...], actors: Any, choose: Callable[[Any, Array, Array, Array], Array], noise: int = 0
     ):
-        """`choose`: (actor of one seed, state, goal, `noise` uniform numbers) -> action."""
+        """`actors`: the networks, with a leading axis of seeds.
+
+        `choose`: (actor of one seed, state, goal, `noise` uniform numbers) -> action.
+        """
         self.seeds, self._actors, self._noise = seeds, actors, noise
         self._act = jax.jit(jax.vmap(jax.vmap(choose, (None, 0, 0, 0))))
         self.begin(0, 0)
 
     def begin(self, worlds: int, seed: int) -> None:
-        self._streams = [stream(seed, "act", mine) for mine in self.seeds]
+        self._streams = [stream(seed, "act", agent_seed) for agent_seed in self.seeds]
 
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         noise = np.stack([rng.random((state.shape[1], self._noise), np.float32) for rng in self._streams])
@@ -208,18 +223,18 @@ class ActorAgent(Agent):
 def make_imitator(
     seeds: tuple[int, ...],
     nets: Any,
-    law: ActionDistribution,
+    distribution: ActionDistribution,
     policy: Callable[[Any, Array, Array], Array],
     greedy: bool | None,
 ) -> ActorAgent:
-    """Acts by the law that `policy` (nets, state, goal) puts out.
+    """An agent that acts by `distribution`, whose parameters are `policy` (nets of one seed, state, goal).
 
-    `greedy` does what is likeliest. None: of discrete actions that; continuous ones are drawn, as the heaviest
-    component of a mixture may be one that mostly waits.
+    `nets` have a leading axis of seeds. `greedy` takes the likeliest action. None: the likeliest where actions are
+    discrete, a sample where they are continuous, as the heaviest component of a mixture may be one that mostly waits.
     """
-    likeliest = isinstance(law, Categorical) if greedy is None else greedy
+    likeliest = isinstance(distribution, Categorical) if greedy is None else greedy
 
     def choose(nets: Any, state: Array, goal: Array, noise: Array) -> Array:
-        return law.act(policy(nets, state, goal), None if likeliest else noise)
+        return distribution.act(policy(nets, state, goal), None if likeliest else noise)
 
-    return ActorAgent(seeds, nets, choose, noise=law.noise)
+    return ActorAgent(seeds, nets, choose, noise=distribution.noise_size)

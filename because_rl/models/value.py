@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.nets import MLP
+from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch
 
 
@@ -34,16 +34,16 @@ class Value(eqx.Module):
     def __call__(self, stats: Statistics, gate: Array, state: Array, goal: Array) -> Float[Array, " goals"]:
         """Log-odds of each goal factor."""
         size = len(state)
-        seen = (state - stats.mean[:size]) / stats.scale[:size] * gate
-        return self.net(jnp.concatenate([seen, goal]))
+        inputs = (state - stats.mean[:size]) / stats.scale[:size] * gate
+        return self.net(jnp.concatenate([inputs, goal]))
 
 
 def attained_factors(factors: FactorSpec, state: Array, goal: Array) -> Float[Array, " goals"]:
-    """1 where a goal factor is satisfied; binary ones count as asked for."""
+    """1 where a goal factor is satisfied; binary ones with 'at_least' count as wanted, whatever the goal says."""
     out = []
     for wanted in factors.goal:
-        have, want = state[factors[wanted.of].slice], goal[wanted.slice]
-        if factors[wanted.of].type == "binary":
+        have, want = state[factors[wanted.factor].slice], goal[wanted.slice]
+        if factors[wanted.factor].type == "binary":
             hit = have > 0.5 if wanted.relation == "at_least" else jnp.abs(have - want) < 0.5
         elif wanted.relation == "equal":
             hit = jnp.abs(have - want) <= wanted.tolerance
@@ -58,7 +58,7 @@ def attained_factors(factors: FactorSpec, state: Array, goal: Array) -> Float[Ar
 def neutral(factors: FactorSpec, goal: Array) -> Array:
     """The goal without the columns that say which binary factors are asked for: the network must not see those."""
     for wanted in factors.goal:
-        if factors[wanted.of].type == "binary" and wanted.relation == "at_least":
+        if factors[wanted.factor].type == "binary" and wanted.relation == "at_least":
             goal = goal.at[wanted.slice].set(0.0)
     return goal
 
@@ -95,8 +95,8 @@ def value_of_goal(
     chance = jax.nn.sigmoid(model(stats, gate, state, neutral(factors, goal)))
     total = jnp.ones(())
     for k, wanted in enumerate(factors.goal):
-        have, want = state[factors[wanted.of].slice], goal[wanted.slice]
-        if factors[wanted.of].type == "binary" and wanted.relation == "at_least":
+        have, want = state[factors[wanted.factor].slice], goal[wanted.slice]
+        if factors[wanted.factor].type == "binary" and wanted.relation == "at_least":
             each = jnp.where(want > 0.5, have + (1 - have) * chance[k], 1.0).prod()
         else:
             each = chance[k]

@@ -12,8 +12,8 @@ def attained(factors: FactorSpec, state: Float[Array, " state"], goal: Float[Arr
     """The probability that `state` satisfies `goal`: 0 or 1 in the continuous and categorical factors."""
     chance = jnp.ones(())
     for wanted in factors.goal:
-        have, want = state[factors[wanted.of].slice], goal[wanted.slice]
-        if factors[wanted.of].type == "binary":
+        have, want = state[factors[wanted.factor].slice], goal[wanted.slice]
+        if factors[wanted.factor].type == "binary":
             if wanted.relation == "equal":
                 each = jnp.where(want > 0.5, have, 1.0 - have)
             elif wanted.relation == "at_least":

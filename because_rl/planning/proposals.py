@@ -1,14 +1,13 @@
-"""From a fitted model to an agent. In continuous actions planning needs more than a model: where candidates come
-from, and what lies beyond the end.
+"""Where a planner's candidates come from, and what lies beyond its horizon.
 
-Every model-based method fits the same two stages, the cloned action law of the data and a goal-conditioned
-value. Neither sees the state factors from which, by the method's own graph, no path leads to the goal.
+Every model-based method fits the same two stages: the behaviour policy of the data, cloned, from which candidates are
+drawn, and a goal-conditioned value of the state at the end of a plan. Neither sees the state factors from which no path
+leads to the goal in the method's own graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,29 +18,25 @@ from jaxtyping import Array
 
 from because_rl.factors import FactorSpec
 from because_rl.models.behaviour_policy import (
-    Actions,
-    Behaviour,
+    ActionStatistics,
+    BehaviourPolicy,
     Persistence,
+    action_statistics,
     behaviour_loss,
-    describe,
-    draw,
+    draw_action,
     persistence,
 )
-from because_rl.models.bilinear import Outputs
-from because_rl.models.column_statistics import Statistics
 from because_rl.models.layout import Layout
-from because_rl.models.likelihood import decode
+from because_rl.models.prepared_data import PreparedData, Statistics
 from because_rl.models.value import Value, value_loss, value_of_goal
-from because_rl.planning.agent import LearnedModel, PlannerAgent, price
 from because_rl.planning.shooting import ShootingConfig
 from because_rl.training.run import Run
 from because_rl.training.stage import Stage
-from because_rl.transitions import Transitions
 
 
 @dataclass(frozen=True)
 class PlanningConfig:
-    """What every method that plans in a learned model can be told beside its model."""
+    """Settings of every method that plans in a learned model, beside those of its model."""
 
     hidden: int = 128
     batch: int = 256
@@ -51,7 +46,7 @@ class PlanningConfig:
     behaviour_hidden: int = 128
     value_steps: int = 3000
     pessimism: float | None = None
-    """lambda; None: set by the held-out data (`planner_agent.price`)"""
+    """lambda; None: set by the held-out data (`agent.price_pessimism`)"""
     price: float = 0.06
     """what a trajectory like the held-out ones pays for uncertainty, as a share of the goal's reward"""
     memory: float | None = None
@@ -61,82 +56,40 @@ class PlanningConfig:
     planner: ShootingConfig = field(default_factory=ShootingConfig)
 
 
-Predict = Callable[[Layout, Statistics, Any, Array, Array], tuple[list[Outputs], Array]]
-"""A fitted model: (layout, statistics, parameters of one seed, state, action) -> outputs, penalty in [0, 1]."""
-
-
 class Proposals(NamedTuple):
-    """Fitted, for all seeds."""
+    """The fitted behaviour policy and terminal value, for all seeds."""
 
     parameters: dict[str, Any]
-    """behaviour, value and gate, each with a leading axis of seeds"""
-    memory: float
-    """lag-1 correlation of the action law's noise in the data"""
-    habit: float
-    """chance, in the data, that a component of the action law is kept for another step"""
+    """'behaviour', 'value' and 'gate', each with a leading axis of seeds; empty where a planner needs none of them"""
+    noise_persistence: float = 0.0
+    """lag-1 correlation of the behaviour policy's noise in the data"""
+    component_persistence: float = 0.0
+    """probability, in the data, that a mixture component is kept for another step"""
 
 
-def make_planner_agent(
-    data: Transitions,
-    run: Run,
-    c: PlanningConfig,
-    layout: Layout,
-    stats: Statistics,
-    weights: np.ndarray,
-    parameters: Mapping[str, Any],
-    predict: Predict,
-    figures: Mapping[str, np.ndarray] | None = None,
-) -> PlannerAgent:
-    """The agent that plans in a fitted model, which is what all model-based methods end in.
+def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.ndarray) -> Proposals:
+    """Fit the behaviour policy and the terminal value; `mask` is the method's own, (inputs, targets).
 
-    `weights`: the method's mask (inputs, targets). `parameters` have a leading axis of seeds.
+    Discrete actions are planned by value iteration over all of them, and without a goal nothing is planned: then there
+    is nothing to fit.
     """
-    parameters, planner = dict(parameters), c.planner
-    if data.factors.codes is None and data.factors.goal:
-        proposals = fit_proposals(data, run, c, layout, stats, weights)
-        parameters |= proposals.parameters
-        memory = proposals.memory if c.memory is None else c.memory
-        planner = replace(planner, memory=memory, habit=proposals.habit)
-    seeds = len(run.seeds)
-    imagine, successor = partial(_imagine, predict, layout, stats), partial(_successor, predict, layout, stats)
-    pessimism = price(data, imagine, parameters, seeds, c.price) if c.pessimism is None else np.full(seeds, c.pessimism)
-    learned = LearnedModel(imagine, successor, law(data, stats), worth(data, stats))
-    return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism, figures)
-
-
-def _imagine(
-    predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
-) -> tuple[Array, Array]:
-    outputs, penalty = predict(layout, stats, p, state, action)
-    return decode(layout, stats, outputs, state, hard=False).state, penalty
-
-
-def _successor(
-    predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
-) -> tuple[Array, Array, Array]:
-    outputs, penalty = predict(layout, stats, p, state, action)
-    guess = decode(layout, stats, outputs, state, hard=True)
-    return guess.state, guess.log_p, penalty
-
-
-def fit_proposals(
-    data: Transitions, run: Run, c: PlanningConfig, layout: Layout, stats: Statistics, weights: np.ndarray
-) -> Proposals:
-    """`weights`: the method's mask (inputs, targets)."""
-    train, actions = data.batch(~data.held_out), describe(data.action)
-    gate = broadcast_over_seeds(jnp.asarray(relevant(layout, weights)), len(run.seeds))
+    data, stats = prepared.transitions, prepared.stats
+    if data.factors.codes is not None or not data.factors.goal:
+        return Proposals({})
+    actions = action_statistics(data.action)
+    gate = broadcast_over_seeds(jnp.asarray(goal_ancestors(prepared.layout, mask)), len(run.seeds))
     behaviour = run.fit(
         Stage(
             "behaviour",
-            lambda key, fixed: Behaviour(data.factors, key, hidden=c.behaviour_hidden),
+            lambda key, fixed: BehaviourPolicy(data.factors, key, hidden=c.behaviour_hidden),
             partial(behaviour_loss, stats, actions),
             c.behaviour_steps,
             c.batch,
             c.rate,
+            settings={"hidden": c.behaviour_hidden},
         ),
-        train,
+        prepared.train,
         gate,
-        of={"hidden": c.behaviour_hidden},
     )
     value = run.fit(
         Stage(
@@ -146,63 +99,70 @@ def fit_proposals(
             c.value_steps,
             c.batch,
             c.rate,
+            settings={"hidden": c.hidden, "discount": c.discount, "expectile": c.expectile},
         ),
-        train,
+        prepared.train,
         gate,
-        of={"hidden": c.hidden, "discount": c.discount, "expectile": c.expectile},
     )
+    kept = _persistence(prepared, actions, behaviour, gate)
     parameters = {"behaviour": behaviour, "value": value, "gate": gate}
-    lasting = _persistence(data, stats, actions, behaviour, gate)
-    return Proposals(parameters, float(lasting.noise.mean()), float(lasting.component.mean()))
+    return Proposals(parameters, float(kept.noise.mean()), float(kept.component.mean()))
 
 
-def law(data: Transitions, stats: Statistics) -> Any:
-    """(parameters, state, goal, noise) -> action."""
-    return partial(_draw, stats, describe(data.action))
+def behaviour_policy(prepared: PreparedData) -> Any:
+    """A function (parameters of one seed, state, goal, noise) -> action, whose arrays are arguments of a `partial`."""
+    return partial(_draw_action, prepared.stats, action_statistics(prepared.transitions.action))
 
 
-def _draw(stats: Statistics, actions: Actions, p: dict[str, Any], state: Array, goal: Array, noise: Array) -> Array:
-    return draw(stats, actions, p["behaviour"], p["gate"], state, goal, noise)
+def _draw_action(
+    stats: Statistics, actions: ActionStatistics, p: dict[str, Any], state: Array, goal: Array, noise: Array
+) -> Array:
+    return draw_action(stats, actions, p["behaviour"], p["gate"], state, goal, noise)
 
 
-def worth(data: Transitions, stats: Statistics) -> Any:
-    """(parameters, state, goal) -> terminal value."""
-    return partial(_value, data.factors, stats)
+def terminal_value(prepared: PreparedData) -> Any:
+    """A function (parameters of one seed, state, goal) -> value, whose arrays are arguments of a `partial`."""
+    return partial(_terminal_value, prepared.transitions.factors, prepared.stats)
 
 
-def _value(factors: FactorSpec, stats: Statistics, p: dict[str, Any], state: Array, goal: Array) -> Array:
+def _terminal_value(factors: FactorSpec, stats: Statistics, p: dict[str, Any], state: Array, goal: Array) -> Array:
     return value_of_goal(factors, stats, p["value"], p["gate"], state, goal)
 
 
 def _persistence(
-    data: Transitions, stats: Statistics, actions: Actions, behaviour: Behaviour, gate: Array
+    prepared: PreparedData, actions: ActionStatistics, behaviour: BehaviourPolicy, gate: Array
 ) -> Persistence:
-    train = ~data.held_out
-    episode = data.episode[train]
+    data = prepared.transitions
+    episode = data.episode[~data.held_out]
     follows = jnp.asarray(np.append(episode[1:] == episode[:-1], False), jnp.float32)
-    every = jax.jit(jax.vmap(partial(persistence, stats, actions), (0, 0, None, None)))
-    return every(behaviour, gate, data.batch(train), follows)
+    over_seeds = jax.jit(jax.vmap(partial(persistence, prepared.stats, actions), (0, 0, None, None)))
+    return over_seeds(behaviour, gate, prepared.train, follows)
 
 
-def relevant(layout: Layout, weights: np.ndarray) -> np.ndarray:
+def goal_ancestors(layout: Layout, mask: np.ndarray) -> np.ndarray:
     """(state columns,) 1 for the state factors from which a path in the mask leads to the goal, else 0."""
     names = [f.name for f in layout.factors.state]
-    found = {goal.of for goal in layout.factors.goal} or set(names)
+    ancestors = {goal.factor for goal in layout.factors.goal} or set(names)
     while True:
-        more = {
+        parents = {
             name
             for i, name in enumerate(names)
-            if any(weights[i, j] > 0 and names[j] in found for j in range(len(names)))
+            if any(mask[i, j] > 0 and names[j] in ancestors for j in range(len(names)))
         }
-        if more <= found:
+        if parents <= ancestors:
             break
-        found |= more
+        ancestors |= parents
     gate = np.zeros(layout.factors.state_size, np.float32)
     for factor in layout.factors.state:
-        gate[factor.slice] = factor.name in found
+        gate[factor.slice] = factor.name in ancestors
     return gate
 
 
+def full_mask(factors: FactorSpec) -> np.ndarray:
+    """(inputs, targets) ones: the mask of a method that keeps every edge."""
+    return np.ones((len(factors.inputs), len(factors.targets)), np.float32)
+
+
 def broadcast_over_seeds(tree: Any, seeds: int) -> Any:
-    """The same for every seed, with a leading axis."""
+    """The same arrays for every seed, with a leading axis of seeds."""
     return jax.tree.map(lambda a: jnp.broadcast_to(a, (seeds, *a.shape)), tree)

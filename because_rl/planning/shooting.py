@@ -7,14 +7,14 @@ A candidate is a sequence of actions, scored in the model by the pessimistic ret
 where P_t is the probability that the goal has been reached by step t, so that the reward is paid once. Where
 candidates come from decides almost everything:
 
-- `behaviour`: actions drawn from the cloned action law of the data, step by step in the imagined states, with
-  noise that is correlated in time. This is what energy-weighted sampling amounts to.
+- `behaviour`: actions drawn from the behaviour policy cloned from the data, step by step in the imagined states,
+  with noise that is correlated in time. This is what energy-weighted sampling amounts to.
 - `uniform`: actions drawn evenly from the action box, each held for `hold` steps.
 
-In both, last step's plan goes on as one candidate, and others stray from it: they vary its noise, so that they stay
-within the law of the data, or its actions where these were drawn evenly. `method` says what is done with the scores:
-`best` takes the best candidate, `mppi` averages them by exp(J / temperature), `cem` refits the noise to the elite and
-samples again.
+In both, the plan of the last step, shifted by one, is one candidate, and a share of the others start from it: they
+vary its noise, and so stay within the behaviour policy, or its actions where these were drawn evenly. `method` says
+what is done with the scores: `best` takes the best candidate, `mppi` averages them by exp(J / temperature), `cem`
+refits the noise to the elite and samples again.
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ class ShootingConfig:
     memory: float = 0.6
     """AR(1) coefficient of the proposals' noise"""
     habit: float = 0.9
-    """chance that a candidate keeps to its component of the action law for another step"""
+    """probability that a candidate keeps its component of the behaviour policy for another step"""
     spread: float = 1.0
-    """times the action law's own standard deviation"""
+    """factor on the behaviour policy's own standard deviation"""
     hold: int = 3
     """steps that a uniform action is held"""
     warm_start_share: float = 0.3
-    """share of candidates that vary last step's plan"""
+    """share of candidates that vary the plan of the last step"""
     rounds: int = 3
-    """of cem"""
+    """iterations of `cem`"""
     elite: float = 0.1
     temperature: float = 0.05
 
 
 class PlanningModel(NamedTuple):
-    """What a model is to a planner: three functions of one row, and what they need."""
+    """What a planner needs of a model: pure functions of one row."""
 
     begin: Callable[[Any, Array], Any]
     """(parameters, state) -> whatever the model carries"""
     advance: Callable[[Any, Any, Array], tuple[Any, Array, Array]]
     """(parameters, carried, action) -> carried, state, penalty in [0, 1]"""
-    law: Callable[[Any, Array, Array, Array], Array]
-    """(parameters, state, goal, noise) -> action, as the data would; of standard normal noise the first column
-    chooses among components, the others are those of the action"""
-    value: Callable[[Any, Array, Array], Array]
-    """(parameters, state, goal) -> chance that the goal is still reached, discounted"""
+    behaviour_policy: Callable[[Any, Array, Array, Array], Array]
+    """(parameters, state, goal, noise) -> action; the first column of the standard normal noise chooses the mixture
+    component, the others belong to the action's columns"""
+    terminal_value: Callable[[Any, Array, Array], Array]
+    """(parameters, state, goal) -> probability that the goal is still reached, discounted"""
 
 
 class Plan(NamedTuple):
     actions: Float[Array, "horizon action"]
     noise: Float[Array, "horizon one_and_action"]
-    """that the law made them of"""
+    """from which the behaviour policy made the actions"""
     score: Float[Array, ""]
 
 
@@ -97,11 +97,15 @@ def plan(
     high: Float[Array, " action"],
     key: PRNGKeyArray,
 ) -> Plan:
-    """The best plan for one world with `left` steps to go. `vmap` it over worlds and `jit` the whole."""
+    """The best plan for one world with `steps_left` steps to go; `vmap` it over worlds and `jit` the whole.
+
+    `before` is the plan of the last step (`first_plan` at first), `low` and `high` are the box of actions, and
+    `parameters` is what the functions of `model` read.
+    """
     n, h, size = config.population, config.horizon, factors.action_size
     warm_starts = int(config.warm_start_share * n)
     keys = jax.random.split(key, 6)
-    # Candidates [0, strays) vary the kept plan, the first of them not at all; the others are drawn afresh.
+    # Candidates [0, warm_starts) vary the kept plan, the first of them not at all; the others are drawn afresh.
     follow = (jnp.arange(n) < warm_starts) & jnp.isfinite(before.score)
     amount = jnp.exp(jax.random.uniform(keys[2], (n,), minval=-4.0, maxval=-0.5)).at[0].set(0.0)
 
@@ -126,12 +130,12 @@ def plan(
     after_all = jnp.where(steps_left > h, config.discount**h, 0.0)
 
     def imagine(fixed: Array, noise: Array, follow: Array) -> tuple[Array, Array]:
-        """Score one candidate; where it does not follow a fixed sequence the law decides step by step."""
+        """Score one candidate; where it does not follow a fixed sequence the behaviour policy acts."""
 
         def step(carry: tuple, now: tuple) -> tuple:
             carried, at, reached, total = carry
             counts, given, z = now
-            drawn = model.law(parameters, at, goal, z)
+            drawn = model.behaviour_policy(parameters, at, goal, z)
             action = jnp.clip(jnp.where(follow, given, drawn), low, high)
             carried, after, penalty = model.advance(parameters, carried, action)
             now_reached = jnp.maximum(reached, attained(factors, after, goal))
@@ -143,7 +147,7 @@ def plan(
         start = (model.begin(parameters, state), state, attained(factors, state, goal), jnp.zeros(()))
         actions: Array
         (_, end, reached, total), actions = jax.lax.scan(step, start, (weight, fixed, noise))
-        return total + after_all * (1 - reached) * model.value(parameters, end, goal), actions
+        return total + after_all * (1 - reached) * model.terminal_value(parameters, end, goal), actions
 
     scores, actions = jax.vmap(imagine)(fixed, noise, jnp.full(n, uniform))
     noise = noise[scores.argmax()]

@@ -1,13 +1,13 @@
 """Exact values where the reachable space is small: Algorithm 1's backward pass on the states a model can reach.
 
 From the given states every action is tried in the model, and in turn from whatever comes out, until nothing new
-appears or the steps are spent. What has been tried is kept: a surprise costs only what is new about it. On this
-set, for h steps to go,
+appears or the steps are spent. What has been tried is kept, so a state that the model did not predict costs only what
+is new about it. On this set, for h steps to go,
 
     Q_h(s, a) = p(s'|s,a) [ r(s') + (1 - r(s')) gamma V_{h-1}(s') ] - lambda penalty(s, a),    V_h = max_a Q_h
 
-with s' the likeliest successor, p its probability and r whether it reaches the goal. What the model holds for
-unlikely counts as worth nothing: a bound from below, and exact where the world is deterministic.
+with s' the likeliest successor, p its probability and r whether it reaches the goal. Less likely successors count as
+worth nothing: a lower bound, which is exact where the world is deterministic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_STATES = 400_000
 
 
 class Successors(NamedTuple):
-    """Of n state-action rows."""
+    """What follows n state-action rows."""
 
     state: np.ndarray
     """(n, state columns), every discrete factor at a definite level"""
@@ -42,7 +42,7 @@ Model = Callable[[np.ndarray, np.ndarray], Successors]
 
 
 class ValueIteration:
-    """Plans for any number of worlds at once, and again when a world turns out otherwise than the model said."""
+    """Plans for any number of worlds at once, and again when a world is in a state that the model did not predict."""
 
     def __init__(
         self, model: Model, factors: FactorSpec, horizon: int, *, discount: float = 0.99, pessimism: float = 0.0
@@ -62,28 +62,31 @@ class ValueIteration:
         self.forget()
 
     def forget(self) -> None:
-        """Begin with no state listed. What a model said of a state is asked once and kept until then."""
+        """Start with an empty list of states. Until then every prediction of the model is kept."""
         actions, state, goal = len(self.codes), self.factors.state_size, self.factors.goal_size
         self._places: dict[int, int] = {}
         self._state, self._goal = np.zeros((0, state), np.float32), np.zeros((0, goal), np.float32)
-        self._deep = np.zeros(0, np.int64)  # below each state, how many steps are listed; the goal needs none
-        self._child = np.zeros((0, actions), np.int64)  # to itself until it has been tried
+        self._deep = np.zeros(0, np.int64)  # steps explored from each state; goal states need none
+        self._child = np.zeros((0, actions), np.int64)  # itself until the action has been tried
         self._chance, self._reward, self._penalty = (np.zeros((0, actions)) for _ in range(3))
         self._tried, self._reached = np.zeros(0, bool), np.zeros(0, bool)
         self._policy = np.zeros((self.horizon, 0), np.int16)
         self.values = np.zeros((self.horizon + 1, 0))
 
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
-        """The best action of each world with `left` steps to go, (n,) integers."""
+        """The best action in each of n worlds with `steps_left` steps to go, (n,) integers.
+
+        `state`: (n, state columns). `goal`: (n, goal columns).
+        """
         places = self._enter(state, goal)
-        unsolved = places.max(initial=0) >= self._policy.shape[1]  # a goal reached that no model foresaw
+        unsolved = places.max(initial=0) >= self._policy.shape[1]  # a goal state that the model did not predict
         if unsolved or (self._deep[places] < steps_left).any():
             self.plan(state, goal, steps_left)
             places = self._enter(state, goal)
         return self._policy[steps_left - 1, places].astype(np.int64)
 
     def plan(self, state: np.ndarray, goal: np.ndarray, steps: int | None = None) -> None:
-        """List what can be reached from these states in so many steps, and solve."""
+        """List what can be reached from these states within `steps` (default: the horizon), and solve."""
         steps = self.horizon if steps is None else steps
         if not self._explore(state, goal, steps):
             self.forget()  # of earlier worlds
@@ -96,7 +99,7 @@ class ValueIteration:
         self._solve()
 
     def _explore(self, state: np.ndarray, goal: np.ndarray, steps: int) -> bool:
-        """Whether the space was small enough."""
+        """List the reachable states; False if there are too many."""
         frontier = np.unique(self._enter(state, goal))
         for steps_left in range(steps, 0, -1):
             frontier = frontier[self._deep[frontier] < steps_left]

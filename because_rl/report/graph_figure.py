@@ -1,4 +1,4 @@
-"""Causal graphs as pictures: causes on the left, next state on the right; and p-values as a heat map."""
+"""Causal graphs as figures (inputs on the left, next state on the right), and p-values as a heat map."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MISSED, FALSE = "#c53030", "#d53f8c"
 
 
 def draw_graph(graph: Graph, title: str = "") -> Figure:
-    """Edges out of state factors are blue, out of actions orange, rare ones grey and dashed."""
+    """Edges from state factors are blue, from action factors orange; rare edges are grey and dashed."""
     figure, axes, left, right = _canvas(graph.inputs, graph.targets)
     for source, target in sorted(graph.edges):
         rare, is_state = (source, target) in graph.rare, source in graph.targets
@@ -37,7 +37,7 @@ def draw_graph(graph: Graph, title: str = "") -> Figure:
 
 
 def draw_mask(mask: CausalMask, truth: Graph | None = None, title: str = "") -> Figure:
-    """Width by weight, colour by status; with the truth, missed edges are red and false ones pink."""
+    """Line width shows the weight, colour the status; given the true graph, missed edges are red, false ones pink."""
     figure, axes, left, right = _canvas(mask.inputs, mask.targets)
     shown: dict[str, str] = {}
     for i, source in enumerate(mask.inputs):
@@ -58,7 +58,7 @@ def draw_mask(mask: CausalMask, truth: Graph | None = None, title: str = "") -> 
 
 
 def draw_p_values(mask: CausalMask, title: str = "") -> Figure:
-    """-log10 p of every pair, capped at 12; kept edges are framed."""
+    """-log10 p of every (input, target) pair, capped at 12; kept edges are framed."""
     figure = Figure(figsize=(1.8 + 0.45 * len(mask.targets), 1.2 + 0.34 * len(mask.inputs)), layout="constrained")
     axes = figure.add_subplot()
     strength = -np.log10(np.clip(mask.p, 1e-12, 1.0))
@@ -79,7 +79,7 @@ def _frame(x: int, y: int, half: float = 0.46) -> tuple[list[float], list[float]
 def _canvas(
     inputs: tuple[str, ...], targets: tuple[str, ...]
 ) -> tuple[Figure, Axes, dict[str, float], dict[str, float]]:
-    """Names on both sides, top to bottom, and their heights."""
+    """A figure with the names on both sides, its axes, and the height of each name on the left and on the right."""
     rows = max(len(inputs), len(targets))
     figure = Figure(figsize=(6.4, 0.8 + 0.36 * rows), layout="constrained")
     axes = figure.add_subplot()
@@ -115,12 +115,12 @@ def _arrow(axes: Axes, start: float, end: float, colour: str, width: float = 1.0
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As SVG or PNG, by the suffix; the same figure gives the same bytes."""
-    write_bytes(path, drawn(figure, path))
+    """Write the figure as SVG or PNG, by the suffix of `path`; the same figure gives the same bytes."""
+    write_bytes(path, render(figure, path))
 
 
-def drawn(figure: Figure, path: Path) -> bytes:
-    """What `save` would write."""
+def render(figure: Figure, path: Path) -> bytes:
+    """The bytes that `save` writes to `path`."""
     buffer = io.BytesIO()
     with rc_context({"svg.hashsalt": "because-rl", "svg.fonttype": "none"}):
         if path.suffix == ".svg":

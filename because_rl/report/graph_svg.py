@@ -1,4 +1,4 @@
-"""A discovered graph to explore: causes on the left, the next state on the right, what each edge rests on beside it."""
+"""A discovered graph as interactive SVG: inputs on the left, next state on the right, evidence for edges beside it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from because_rl.report.markup import Html, fold, join, table, tag
 
 KEPT = ("edge", "untestable", "forced")
 STEP, BETWEEN = 30, 300
-"""In the picture's own units: the height of a row, the width of what lies between the names."""
+"""In units of the SVG's view box: height of a row, width between the two columns of names."""
 
 
 def explore(graph: Mapping[str, Any]) -> Html:
-    """The picture, a panel that tells of the chosen edge or factor, and all pairs as a table."""
+    """The graph, a panel with the evidence for the selected edge or factor, and a table of all pairs.
+
+    `graph` is the content of a graph.json, as `because discover` writes it.
+    """
     inputs, targets = graph["inputs"], graph["targets"]
     score = graph.get("score", {})
     verdicts = {tuple(edge): "a false edge" for edge in score.get("false", ())}
@@ -22,32 +25,32 @@ def explore(graph: Mapping[str, Any]) -> Html:
     edges = [
         dict(e) | {"verdict": verdicts.get((e["from"], e["to"]), "agrees" if score else "")} for e in graph["edges"]
     ]
-    room = 9 * max(map(len, inputs)) + 20  # for a name
+    name_width = 9 * max(map(len, inputs)) + 20
     rows = max(len(inputs), len(targets))
     left, right = (
         {name: STEP * (0.5 + (n + 0.5) * rows / len(names)) for n, name in enumerate(names)}
         for names in (inputs, targets)
     )
     paths = [
-        _path(n, edge, room, left[edge["from"]], right[edge["to"]])
+        _path(n, edge, name_width, left[edge["from"]], right[edge["to"]])
         for n, edge in enumerate(edges)
         if edge["status"] in KEPT or edge["verdict"] == "a missed edge"
     ]
-    nodes = [_node(name, 0, y, room, "from", name not in targets) for name, y in left.items()]
-    nodes += [_node(name, room + BETWEEN, y, room, "to", False) for name, y in right.items()]
+    nodes = [_node(name, 0, y, name_width, "from", name not in targets) for name, y in left.items()]
+    nodes += [_node(name, name_width + BETWEEN, y, name_width, "to", False) for name, y in right.items()]
     kept = sum(edge["status"] in KEPT for edge in edges)
-    said = f"Causal graph of {graph['dataset']}: {kept} of {len(edges)} edges"
-    box = f"0 0 {2 * room + BETWEEN} {STEP * (rows + 1)}"
-    picture = tag("svg", *paths, *nodes, viewBox=box, role="group", aria_label=said)
-    told = ("from", "to", "status", "p", "weight", "weight_ci95", "effect", "why", "verdict")
+    label = f"Causal graph of {graph['dataset']}: {kept} of {len(edges)} edges"
+    box = f"0 0 {2 * name_width + BETWEEN} {STEP * (rows + 1)}"
+    picture = tag("svg", *paths, *nodes, viewBox=box, role="group", aria_label=label)
+    columns = ("from", "to", "status", "p", "weight", "weight_ci95", "effect", "why", "verdict")
     data = Html(
-        json.dumps([{k: e[k] for k in told if e.get(k) or e.get(k) == 0} for e in edges]).replace("<", "\\u003c")
+        json.dumps([{k: e[k] for k in columns if e.get(k) or e.get(k) == 0} for e in edges]).replace("<", "\\u003c")
     )
-    hint = tag("p", "Point at an edge or a factor, or walk through the factors with the tab key.", class_="soft")
-    panel = tag("div", hint, class_="told-edge", aria_live="polite")
-    least = tag(
+    hint = tag("p", "Point at an edge or a factor, or press Tab to step through the factors.", class_="soft")
+    panel = tag("div", hint, class_="edge-details", aria_live="polite")
+    threshold = tag(
         "label",
-        "Least weight ",
+        "Minimum weight ",
         tag("input", type="range", min=0, max=1, step=0.05, value=0),
         tag("output", "0.00"),
         class_="menu",
@@ -57,35 +60,35 @@ def explore(graph: Mapping[str, Any]) -> Html:
             tag("p", _summary(graph, kept, len(edges))),
             tag(
                 "div",
-                tag("div", picture, class_="scroll", tabindex=0, role="region", aria_label=said),
-                tag("div", panel, least),
+                tag("div", picture, class_="scroll", tabindex=0, role="region", aria_label=label),
+                tag("div", panel, threshold),
                 tag("script", data, type="application/json"),
                 class_="graph",
             ),
-            fold(f"All {len(edges)} pairs, the strongest first", _pairs(edges)),
+            fold(f"All {len(edges)} pairs, kept edges first", _pairs(edges)),
         ]
     )
 
 
 def _summary(graph: Mapping[str, Any], kept: int, pairs: int) -> str:
     settings, score = graph.get("settings", {}), graph.get("score")
-    told = f"{kept} of {pairs} possible edges are kept"
+    text = f"{kept} of {pairs} possible edges are kept"
     if "test" in settings:
-        told += f" by the test {settings['test']}"
+        text += f" by the independence test {settings['test']}"
     if "threshold" in settings:
-        told += f" where p is below {settings['threshold']:g}"
+        text += f" with p below {settings['threshold']:g}"
     if "n" in settings:
-        told += f", from {settings['n']:,} transitions"
+        text += f", from {settings['n']:,} transitions"
     if score:
         missed, false = len(score["missed"]), len(score["false"])
-        told += f". Against the true graph: F1 {score['f1']:.3f}, {missed} missed (red, dotted), {false} false (violet)"
-    return told + ". Thick edges are the stable ones, dashed ones cannot be tested on these data."
+        text += f". Against the true graph: F1 {score['f1']:.3f}, {missed} missed (red, dotted), {false} false (violet)"
+    return text + ". Thicker edges are more stable (their weight); dashed ones cannot be tested on these data."
 
 
-def _path(n: int, edge: Mapping[str, Any], room: int, start: float, end: float) -> Html:
+def _path(n: int, edge: Mapping[str, Any], name_width: int, start: float, end: float) -> Html:
     words = {"a false edge": "false", "a missed edge": "missed"}
     kind = words.get(edge["verdict"], edge["status"])
-    a, b = room + 4, room + BETWEEN - 4
+    a, b = name_width + 4, name_width + BETWEEN - 4
     bend = (b - a) * 0.4
     title = tag("title", f"{edge['from']} → {edge['to']}′: p = {edge['p']:.2g}, weight {edge['weight']:.2f}")
     return tag(
@@ -98,17 +101,17 @@ def _path(n: int, edge: Mapping[str, Any], room: int, start: float, end: float) 
     )
 
 
-def _node(name: str, x: float, y: float, room: int, side: str, action: bool) -> Html:
+def _node(name: str, x: float, y: float, width: int, side: str, is_action: bool) -> Html:
     mark = "" if side == "from" else "′"
-    at, anchor = (x + room - 8, "end") if side == "from" else (x + 8, "start")
+    text_x, anchor = (x + width - 8, "end") if side == "from" else (x + 8, "start")
     return tag(
         "g",
-        tag("rect", x=x, y=f"{y - 12:.1f}", width=room, height=24, rx=5),
-        tag("text", name + mark, x=at, y=f"{y + 4.5:.1f}", text_anchor=anchor),
-        class_="node action" if action else "node",
+        tag("rect", x=x, y=f"{y - 12:.1f}", width=width, height=24, rx=5),
+        tag("text", name + mark, x=text_x, y=f"{y + 4.5:.1f}", text_anchor=anchor),
+        class_="node action" if is_action else "node",
         tabindex=0,
         role="button",
-        aria_label=f"{name}: what it drives" if side == "from" else f"next {name}: what it listens to",
+        aria_label=f"effects of {name}" if side == "from" else f"causes of the next {name}",
         data_side=side,
         data_name=name,
     )

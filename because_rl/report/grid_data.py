@@ -1,14 +1,14 @@
-"""What a page of a whole grid is made of."""
+"""The content of a grid's page, as plain data: `because_rl.experiments.grid_report` fills it from the result files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS
 from because_rl.evaluation.energy_map import EnergyMap
-from because_rl.report.scenes import Picture
+from because_rl.evaluation.scenes import Picture
 
 
 class Rate(NamedTuple):
@@ -21,7 +21,7 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """One method on one task, all its seeds."""
+    """One method on one task, over all its seeds."""
 
     method: str
     task: str
@@ -33,19 +33,21 @@ class Result:
     rate: Rate
     per_seed: Sequence[float]
     outcomes: Sequence[str]
-    """of each seed, '1' or '0' for each scene"""
+    """by seed: one character per scene, '1' where it was solved, else '0'"""
     one_step: Sequence[Mapping[str, Any]]
-    """as the cells say it; empty for methods without a world model"""
+    """one-step errors as stored in the cells; empty for methods without a world model"""
     cells: Sequence[Mapping[str, Any]]
-    """what each cell says of itself: key, seeds, config, code, seconds, provenance"""
+    """the cells behind this result: key, seeds, config, code, seconds, provenance"""
 
     @property
     def solved(self) -> list[float]:
-        """Share of seeds that solve each scene that all of them were in."""
+        """Share of seeds that solve each scene, over the scenes that all seeds were evaluated in."""
         return [sum(scene == "1" for scene in seeds) / len(seeds) for seeds in zip(*self.outcomes, strict=False)]
 
 
 class Film(NamedTuple):
+    """An episode of a policy, as the frames of one picture."""
+
     caption: str
     picture: Picture
 
@@ -54,23 +56,24 @@ class Failure(NamedTuple):
     """A scene that the method failed."""
 
     scene: int
-    """its place in the evaluation"""
+    """its index in the evaluation"""
     solved: int
+    """number of seeds that solved it"""
     seeds: int
     picture: Picture
 
 
 class Curves(NamedTuple):
-    """Losses of a run that was kept."""
+    """Losses of a run whose folder was kept."""
 
     method: str
     dataset: str
     stages: Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]]
-    """stage -> (steps, loss at each of them by seed)"""
+    """stage -> (steps, losses with one row per step and one column per seed)"""
 
 
 class Maps(NamedTuple):
-    """What the energy model of a method makes of its data."""
+    """Energy maps of one dataset, averaged over `seeds` seeds."""
 
     dataset: str
     seeds: int
@@ -81,41 +84,44 @@ class Maps(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
+    """All results of a grid and what the page shows beside them."""
+
     name: str
     results: Sequence[Result]
     focus: str = "because"
     """the method that the others are compared with"""
     comparisons: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """other method -> what `because compare` says of the focus against it, with 'worse' beside 'significant'"""
+    """other method -> result of `because compare` for the focus against it, with 'worse' beside 'significant'"""
     paper: Mapping[tuple[str, str], Rate] = field(default_factory=dict)
-    """(method, task) -> what the paper's tables say"""
+    """(method, task) -> the rate in the paper's tables"""
     oracle: Mapping[tuple[str, str], Rate] = field(default_factory=dict)
-    """(world, split) -> the same planner with the simulator as its model"""
+    """(world, split) -> success of the same planner with the simulator as its model"""
     behaviour: Mapping[str, Rate] = field(default_factory=dict)
-    """dataset -> the policy that logged it"""
+    """dataset -> success of the policy that logged it"""
     graphs: Sequence[Mapping[str, Any]] = ()
-    """as `because discover` writes them"""
+    """graph.json files, as `because discover` writes them"""
     curves: Sequence[Curves] = ()
     maps: Sequence[Maps] = ()
     films: Mapping[str, Sequence[Film]] = field(default_factory=dict)
     failures: Mapping[str, Sequence[Failure]] = field(default_factory=dict)
     """by task"""
     missing: Sequence[tuple[str, str]] = ()
-    """(what is not there, the command that makes it)"""
+    """(missing part of the page, command that produces it)"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_found", {(r.method, r.task): r for r in self.results})
+        object.__setattr__(self, "_by_method_and_task", {(r.method, r.task): r for r in self.results})
 
     def result(self, method: str, task: str) -> Result | None:
-        return self._found.get((method, task))  # type: ignore[attr-defined]
+        """The result of a method on a task, or None if there is none."""
+        return self._by_method_and_task.get((method, task))  # type: ignore[attr-defined]
 
-    def of_task(self, task: str) -> list[Result]:
-        """The focus first, then from the best down."""
+    def results_on(self, task: str) -> list[Result]:
+        """Results of all methods on a task: the focus first, then by falling success."""
         return sorted((r for r in self.results if r.task == task), key=lambda r: (r.method != self.focus, -r.rate[0]))
 
     @property
     def methods(self) -> list[str]:
-        """The focus first, then from the best down, by what they have on the main splits."""
+        """The focus first, then by falling mean success over all tasks of the method."""
         rates: dict[str, list[float]] = {}
         for r in self.results:
             rates.setdefault(r.method, []).append(r.rate.value)
@@ -123,29 +129,30 @@ class Grid:
 
     @property
     def tasks(self) -> list[str]:
-        """By world, split and data; the splits I and O only."""
+        """Tasks of the splits I and O, ordered by world, split and dataset."""
         return _ordered(r for r in self.results if r.split in SPLITS)
 
     @property
     def subcases(self) -> list[str]:
-        """Tasks on splits that break the training law in one way."""
+        """Tasks of the other splits, which differ from the training distribution in one way each."""
         return _ordered(r for r in self.results if r.split not in SPLITS)
 
     def one(self, task: str) -> Result:
-        """Any result on a task: what it says of the task itself."""
+        """Any result on a task, to read the task's world, split, policy and dataset from."""
         return next(r for r in self.results if r.task == task)
 
     @property
     def worlds(self) -> list[str]:
+        """Worlds that have a task in `tasks`, in that order."""
         return list(dict.fromkeys(self.one(task).world for task in self.tasks))
 
     @property
     def datasets(self) -> list[str]:
+        """Sorted ids of the datasets behind the results."""
         return sorted(dict.fromkeys(r.dataset for r in self.results))
 
 
-def _ordered(results: Any) -> list[str]:
-    place = {name: n for n, name in enumerate(BEHAVIOURS)}
-    return list(
-        dict.fromkeys(r.task for r in sorted(results, key=lambda r: (r.world, r.split, place.get(r.policy, 9), r.task)))
-    )
+def _ordered(results: Iterable[Result]) -> list[str]:
+    rank = {name: n for n, name in enumerate(BEHAVIOURS)}
+    rows = sorted(results, key=lambda r: (r.world, r.split, rank.get(r.policy, 9), r.task))
+    return list(dict.fromkeys(r.task for r in rows))

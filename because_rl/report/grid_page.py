@@ -1,16 +1,24 @@
-"""A whole grid as one page: the overview against the paper and the oracle, then a view for everything behind it."""
+"""A whole grid as one page: an overview beside the paper and the oracle, then one view for each kind of detail."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from because_rl.io import write_text
-from because_rl.report.charts import key, line, place, plot
-from because_rl.report.energy_page import energy_view
+from because_rl.report.charts import legend, line, mark, plot
 from because_rl.report.grid_data import Grid, Result
 from because_rl.report.heat_table import SPLIT_WORDS, choices, explain, heat_table, mean_of
-from because_rl.report.markup import Html, document, join, percent, table, tag
-from because_rl.report.model_pages import costs_view, curves_view, errors_view, graph_views, provenance_view, view
+from because_rl.report.markup import Html, document, fold, join, percent, table, tag
+from because_rl.report.model_pages import (
+    costs_view,
+    curves_view,
+    energy_view,
+    errors_view,
+    graph_views,
+    missing_list,
+    provenance_view,
+    view,
+)
 from because_rl.report.task_page import task_section, tasks_index
 
 VIEWS = ("overview", "tasks", "graphs", "energy", "learning", "errors", "costs", "provenance")
@@ -18,7 +26,7 @@ NAMES = {"errors": "World models", "graphs": "Causal graphs", "energy": "Energy 
 
 
 def write_grid_page(folder: Path, grid: Grid) -> Path:
-    """``index.html``, which needs nothing else."""
+    """Write ``index.html``, a page without other files, into `folder`; returns its path."""
     title = "Results" if grid.name == "results" else f"Results: {grid.name}"
     links = (
         tag("a", NAMES.get(name, name.capitalize()), href=f"#{name}") for name in VIEWS if name != "energy" or grid.maps
@@ -38,7 +46,7 @@ def write_grid_page(folder: Path, grid: Grid) -> Path:
     )
     page = document(
         title,
-        tag("a", "To the content", href="#overview", class_="skip"),
+        tag("a", "Skip to content", href="#overview", class_="skip"),
         tag("header", tag("h1", title), tag("p", _sizes(grid), class_="soft")),
         tag("nav", *links, class_="views", aria_label="views"),
         main,
@@ -51,8 +59,8 @@ def write_grid_page(folder: Path, grid: Grid) -> Path:
 def _sizes(grid: Grid) -> str:
     seeds = sorted({len(r.per_seed) for r in grid.results})
     scenes = sorted({len(r.outcomes[0]) for r in grid.results if r.outcomes})
-    told = f"{len(grid.methods)} methods, {len(grid.tasks)} tasks, {_range(seeds)} seeds"
-    return told + (f", {_range(scenes)} scenes per seed" if scenes else "")
+    text = f"{len(grid.methods)} methods, {len(grid.tasks)} tasks, {_range(seeds)} seeds"
+    return text + (f", {_range(scenes)} scenes per seed" if scenes else "")
 
 
 def _range(numbers: list[int]) -> str:
@@ -60,8 +68,7 @@ def _range(numbers: list[int]) -> str:
 
 
 def _overview(grid: Grid) -> Html:
-    missing = [tag("li", what, ": ", tag("code", command)) for what, command in grid.missing]
-    told = tag("details", tag("summary", f"Not on this page yet: {len(missing)} things"), tag("ul", *missing))
+    missing = fold(f"Missing from this page: {len(grid.missing)}", missing_list(grid))
     return view(
         "overview",
         "Overview",
@@ -73,7 +80,7 @@ def _overview(grid: Grid) -> Html:
         _overall(grid),
         tag("h3", f"Is {grid.focus} better?"),
         _significance(grid),
-        tag("div", told, class_="missing") if missing else None,
+        tag("div", missing, class_="missing") if grid.missing else None,
     )
 
 
@@ -86,17 +93,17 @@ def _cards(grid: Grid) -> Html:
         rate = mean_of(grid, grid.focus, split)
         tasks = [t for t in grid.tasks if grid.one(t).split == split and grid.result(grid.focus, t)]
         if rate is not None:
-            told = f"{grid.focus}, mean of {len(tasks)} tasks, {SPLIT_WORDS[split]} ({split})"
+            text = f"{grid.focus}, mean of {len(tasks)} tasks, {SPLIT_WORDS[split]} ({split})"
             paper = [grid.paper[grid.focus, t].value for t in tasks if (grid.focus, t) in grid.paper]
             if len(paper) == len(tasks):
-                told += f"; the paper has {percent(sum(paper) / len(paper))}%"
-            cards.append(tag("li", tag("b", f"{percent(rate)}%"), tag("small", told)))
+                text += f"; in the paper {percent(sum(paper) / len(paper))}%"
+            cards.append(tag("li", tag("b", f"{percent(rate)}%"), tag("small", text)))
     pairs = sum(c["overall"]["tasks"] for c in grid.comparisons.values())
     if pairs:
         for name, words in (("significant", "significantly better"), ("worse", "significantly worse")):
             n = sum(c["overall"][name] for c in grid.comparisons.values())
-            told = f"pairs of task and other method where {grid.focus} is {words} (Holm, .05)"
-            cards.append(tag("li", tag("b", f"{n} of {pairs}"), tag("small", told)))
+            text = f"pairs of a task and another method where {grid.focus} is {words} (Holm, .05)"
+            cards.append(tag("li", tag("b", f"{n} of {pairs}"), tag("small", text)))
     return tag("ul", *cards, class_="cards")
 
 
@@ -104,7 +111,7 @@ def _cards(grid: Grid) -> Html:
 
 
 def _overall(grid: Grid) -> Html | None:
-    """Only methods that have every task of a split: means over other tasks would say nothing."""
+    """Mean success by split, of the methods that have every task of it: means over different tasks do not compare."""
     parts = []
     for split in ("I", "O"):
         tasks = [t for t in grid.tasks if grid.one(t).split == split]
@@ -115,25 +122,26 @@ def _overall(grid: Grid) -> Html | None:
         for m in sorted(means, key=lambda m: (m != grid.focus, -means[m])):
             results: list[Result] = [r for t in tasks if (r := grid.result(m, t))]
             paper = [grid.paper[m, t].value for t in tasks if (m, t) in grid.paper]
-            marks = [place("seed", r.rate.value, title=r.task) for r in results] + [place("dot", means[m])]
+            marks = [mark("seed", r.rate.value, title=r.task) for r in results] + [mark("dot", means[m])]
             if len(paper) == len(tasks):
-                marks.append(place("told", sum(paper) / len(paper), title="the paper"))
+                marks.append(mark("paper", sum(paper) / len(paper), title="the paper"))
             lines.append(line(m, marks, percent(means[m]), m == grid.focus))
-        title = f"Mean of the {len(tasks)} tasks of split {split}: {SPLIT_WORDS[split]}"
+        title = f"Mean of the {len(tasks)} tasks of split {split} ({SPLIT_WORDS[split]})"
         parts.append(tag("div", tag("h3", title), plot(lines, ("0%", "25", "50", "75", "100%"))))
     if not parts:
         return None
-    entries = [("dot", "mean", True), ("seed", "a task", True)] + ([("told", "the paper", False)] if grid.paper else [])
-    return join([tag("div", *parts, class_="pair"), key(*entries)])
+    entries = [("dot", "mean", True), ("seed", "one task", True)]
+    entries += [("paper", "the paper", False)] if grid.paper else []
+    return join([tag("div", *parts, class_="pair"), legend(*entries)])
 
 
 def _significance(grid: Grid) -> Html:
     if not grid.comparisons:
-        words = f"There is nothing to compare: results of {grid.focus} and of another method on the same task."
+        words = f"Nothing to compare: no task has results of both {grid.focus} and another method."
         return tag("p", words)
     rows = []
-    for method, found in grid.comparisons.items():
-        o = found["overall"]
+    for method, comparison in grid.comparisons.items():
+        o = comparison["overall"]
         chance = o["probability_of_improvement"]
         rows.append(
             [
@@ -149,14 +157,15 @@ def _significance(grid: Grid) -> Html:
     head = (
         "against",
         "tasks",
-        "difference",
+        "mean difference",
         "higher on",
         "significantly higher",
         "significantly lower",
-        "beats it with chance",
+        "probability of improvement",
     )
-    told = (
-        "On the tasks that both have. The last column: the probability that a run of the method beats a run of the "
-        "other on the same task, with a bootstrap interval. Every test is on the page of its task."
+    text = (
+        f"Over the tasks with results of both methods; differences in percentage points. The last column is the "
+        f"probability that a run of {grid.focus} beats a run of the other method on the same task, with a bootstrap "
+        "interval. Each task's page has its tests."
     )
-    return join([tag("p", told, class_="soft"), table(f"{grid.focus} against the others", head, rows)])
+    return join([tag("p", text, class_="soft"), table(f"{grid.focus} against the others", head, rows)])

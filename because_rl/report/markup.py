@@ -1,4 +1,4 @@
-"""HTML as functions: text is escaped, markup is not, and wide tables scroll in a box of their own."""
+"""Functions that build HTML: plain strings are escaped, `Html` is not; wide tables scroll inside a box."""
 
 from __future__ import annotations
 
@@ -16,25 +16,32 @@ class Html(str):
 
 
 def tag(name: str, /, *inside: Any, **attributes: Any) -> Html:
-    """
+    """An element with its children and attributes.
+
+    `_` in attribute names becomes `-`, a trailing `_` is dropped; None and False leave an attribute out.
+
     >>> tag("p", "a < b ", tag("b", "c"), class_="note", data_n=1)
     '<p class="note" data-n="1">a &lt; b <b>c</b></p>'
     """
-    told = "".join(
+    written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(str(value))}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
-    return Html(f"<{name}{told}>" + ("" if name in VOID else f"{join(inside)}</{name}>"))
+    return Html(f"<{name}{written}>" + ("" if name in VOID else f"{join(inside)}</{name}>"))
 
 
 def join(parts: Iterable[Any]) -> Html:
-    """One after the other; None is nothing."""
+    """The parts one after the other, text escaped; None is skipped."""
     return Html("".join(p if isinstance(p, Html) else html.escape(str(p)) for p in parts if p is not None))
 
 
 def table(caption: str, head: Sequence[Any], rows: Sequence[Sequence[Any]], **attributes: Any) -> Html:
-    """The first cell of a row is its heading. A row that is markup already stands as it is."""
+    """A table in a box that scrolls sideways.
+
+    The first cell of a row is its heading. A row that is `Html` already is used as it is, and so is a cell that is a
+    `<td>`. The caption is for screen readers; `attributes` are the table's.
+    """
     top = tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head)))
     body = (
         row
@@ -51,15 +58,18 @@ def _is_cell(value: Any) -> bool:
 
 
 def fold(title: Any, *inside: Any) -> Html:
+    """A section that is collapsed until its title is clicked."""
     return tag("details", tag("summary", title), *inside)
 
 
 def data_uri(data: bytes, kind: str = "image/webp") -> str:
+    """A file as an address, to embed it in the page; `kind` is its media type."""
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def percent(share: float) -> str:
-    """
+    """A share in percent, with one decimal.
+
     >>> percent(0.9649)
     '96.5'
     """
@@ -67,18 +77,18 @@ def percent(share: float) -> str:
 
 
 def asset(name: str) -> Html:
-    """A style sheet or script of this folder."""
+    """The text of a style sheet or script in this folder."""
     return Html((files(__package__) / name).read_text())
 
 
 def document(title: str, *body: Any, scripts: Sequence[str] = ()) -> str:
-    """A page that needs nothing else."""
+    """A whole page with its style sheet and scripts (file names in this folder) embedded."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("title", title),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("link", rel="icon", href="data:,"),  # or browsers ask for one
+        tag("link", rel="icon", href="data:,"),  # otherwise browsers request one
         tag("style", asset("page.css")),
     )
     inner = tag("body", *body, *(tag("script", asset(name)) for name in scripts))

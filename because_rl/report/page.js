@@ -1,6 +1,6 @@
 "use strict";
-// One view at a time, films to go through, and graphs that say what an edge rests on. Without this script the page
-// shows everything, one below the other.
+// Shows one view at a time, plays films, and shows the evidence for the edges of graphs. Without this script the page
+// shows all views, one below the other.
 document.documentElement.classList.add("js");
 const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
@@ -26,11 +26,11 @@ function show(moved) {
 addEventListener("hashchange", () => show(true));
 for (const menu of all("select[data-menu]")) menu.addEventListener("change", () => { location.hash = menu.value; });
 for (const box of all("input[data-toggle]")) {
-  const target = document.getElementById(box.dataset.of);
+  const target = document.getElementById(box.dataset.target);
   box.addEventListener("change", () => target.classList.toggle("no-" + box.dataset.toggle, !box.checked));
 }
 
-// Films: all frames are one picture, of which the frame's share is seen ----------------------------------
+// Films: all frames lie in one picture, of which one frame is visible ------------------------------------
 function ready(film) {
   film.dataset.ready = "yes";
   const [button, slider] = ["button", "input"].map((name) => film.parentElement.querySelector(name));
@@ -61,12 +61,12 @@ function row(name, value) {
 }
 
 for (const box of all(".graph")) {
-  const svg = box.querySelector("svg"), panel = box.querySelector(".told-edge"), hint = panel.innerHTML;
+  const svg = box.querySelector("svg"), panel = box.querySelector(".edge-details"), hint = panel.innerHTML;
   const edges = JSON.parse(box.querySelector("script").textContent);
   const paths = new Map(all("path", svg).map((path) => [+path.dataset.edge, path]));
-  let kept = null;
+  let pinned = null;  // shows the edge or factor that was clicked or focused
 
-  const tell = (title, rows, chosen) => {
+  const describe = (title, rows, chosen) => {
     const [head, body] = ["h4", "table"].map((name) => document.createElement(name));
     head.textContent = title;
     head.style.margin = ".2rem 0";
@@ -76,43 +76,43 @@ for (const box of all(".graph")) {
     for (const [n, path] of paths) path.classList.toggle("on", chosen.includes(n));
   };
   const clear = () => {
-    if (kept) return kept();
+    if (pinned) return pinned();
     panel.innerHTML = hint;
     svg.classList.remove("busy");
     for (const path of paths.values()) path.classList.remove("on");
   };
-  const ofEdge = (n) => {
+  const describeEdge = (n) => {
     const e = edges[n];
     const rows = [row("status", e.status), row("p", number(e.p)), row("weight", number(e.weight))];
-    if (e.weight_ci95) rows.push(row("its 95%", e.weight_ci95.map(number).join(" to ")));
+    if (e.weight_ci95) rows.push(row("95% interval", e.weight_ci95.map(number).join(" to ")));
     rows.push(row("effect", number(e.effect)));
-    if (e.verdict) rows.push(row("the truth", e.verdict));
+    if (e.verdict) rows.push(row("true graph", e.verdict));
     if (e.why) rows.push(row("why", e.why));
-    tell(`${e.from} → ${e.to}′`, rows, [n]);
+    describe(`${e.from} → ${e.to}′`, rows, [n]);
   };
-  const ofNode = (node) => {
+  const describeNode = (node) => {
     const { side, name } = node.dataset;
-    const mine = [...paths.keys()].filter((n) => edges[n][side] === name);
+    const incident = [...paths.keys()].filter((n) => edges[n][side] === name);
     const other = side === "from" ? "to" : "from";
-    const rests = (e) => `p ${number(e.p)}, weight ${e.weight.toFixed(2)}`;
-    const rows = mine.map((n) => row(edges[n][other] + (other === "to" ? "′" : ""), rests(edges[n])));
-    tell(side === "from" ? `${name} drives` : `${name}′ listens to`, rows, mine);
+    const evidence = (e) => `p ${number(e.p)}, weight ${e.weight.toFixed(2)}`;
+    const rows = incident.map((n) => row(edges[n][other] + (other === "to" ? "′" : ""), evidence(edges[n])));
+    describe(side === "from" ? `Effects of ${name}` : `Causes of ${name}′`, rows, incident);
   };
   for (const [n, path] of paths) {
-    path.addEventListener("pointerenter", () => ofEdge(n));
+    path.addEventListener("pointerenter", () => describeEdge(n));
     path.addEventListener("pointerleave", clear);
-    path.addEventListener("click", () => { kept = () => ofEdge(n); kept(); });
+    path.addEventListener("click", () => { pinned = () => describeEdge(n); pinned(); });
   }
   for (const node of all(".node", svg)) {
-    node.addEventListener("pointerenter", () => ofNode(node));
+    node.addEventListener("pointerenter", () => describeNode(node));
     node.addEventListener("pointerleave", clear);
-    node.addEventListener("focus", () => { kept = () => ofNode(node); kept(); });
-    node.addEventListener("blur", () => { kept = null; clear(); });
+    node.addEventListener("focus", () => { pinned = () => describeNode(node); pinned(); });
+    node.addEventListener("blur", () => { pinned = null; clear(); });
   }
-  svg.addEventListener("click", (event) => { if (event.target === svg) { kept = null; clear(); } });
-  const slider = box.querySelector("input[type=range]"), said = box.querySelector("output");
+  svg.addEventListener("click", (event) => { if (event.target === svg) { pinned = null; clear(); } });
+  const slider = box.querySelector("input[type=range]"), output = box.querySelector("output");
   slider?.addEventListener("input", () => {
-    said.textContent = (+slider.value).toFixed(2);
+    output.textContent = (+slider.value).toFixed(2);
     for (const [n, path] of paths) path.classList.toggle("weak", edges[n].weight < +slider.value);
   });
 }

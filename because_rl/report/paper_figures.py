@@ -1,5 +1,5 @@
-"""The figures of the paper's experiments. Colours are told apart by colour-blind eyes too (Okabe and Ito's), and every
-line has its own marker."""
+"""The figures of the paper's experiments, in the colour-blind safe palette of Okabe and Ito; every line has its own
+marker."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STYLES = {
     "counterfactual": ("counterfactual", BLUE, "o", "-"),
     "random": ("random", ORANGE, "s", "--"),
 }
-"""name -> what it is called, its colour, marker and line"""
+"""name -> label, colour, marker and line style"""
 Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_knob(rows: Rows, x: str, label: str) -> Figure:
-    """Success against the column `x`: a panel per dataset and split; bars are 95% intervals."""
+    """Success against the column `x`, one panel per dataset and split, with 95% intervals; `label` is the x axis's."""
     data = list(dict.fromkeys((row["world"], row["policy"]) for row in rows))
     splits = sorted({row["split"] for row in rows})
     cells = [(world, policy, split) for split in splits for world, policy in data]
@@ -35,17 +35,17 @@ def draw_knob(rows: Rows, x: str, label: str) -> Figure:
     figure = Figure(figsize=(1.2 + 2.9 * shape[1], 0.9 + 2.4 * shape[0]), layout="constrained")
     panels = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False)
     ticks = sorted({row[x] for row in rows})
-    least = min((tick for tick in ticks if tick > 0), default=1.0)
+    smallest = min((tick for tick in ticks if tick > 0), default=1.0)
     for axes, (world, policy, split) in zip(panels.flat, cells, strict=True):
-        mine = [row for row in rows if (row["world"], row["policy"], row["split"]) == (world, policy, split)]
+        panel = [row for row in rows if (row["world"], row["policy"], row["split"]) == (world, policy, split)]
         for k, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
-            line = sorted((row for row in mine if row["method"] == method), key=lambda row: row[x])
+            line = sorted((row for row in panel if row["method"] == method), key=lambda row: row[x])
             _line(axes, method, [row[x] for row in line], line, "success", k)
         axes.set(ylim=(-0.04, 1.04), yticks=[0, 0.25, 0.5, 0.75, 1.0])
         if ticks[0] > 0:
             axes.set_xscale("log")
         else:
-            axes.set_xscale("symlog", linthresh=least, linscale=0.5)
+            axes.set_xscale("symlog", linthresh=smallest, linscale=0.5)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_title(f"{world.capitalize()} {policy}".strip() + f", split {split}", fontsize=11)
@@ -58,7 +58,7 @@ def draw_knob(rows: Rows, x: str, label: str) -> Figure:
 
 
 def draw_curves(rows: Rows) -> Figure:
-    """Loss of the energy model against steps, a panel per dataset; bands are 95% intervals."""
+    """Loss of the energy model against steps, one panel per dataset; bands are 95% intervals."""
     data = list(dict.fromkeys((row["world"], row["policy"]) for row in rows))
     figure = Figure(figsize=(1.4 + 3.2 * len(data), 3.2), layout="constrained")
     panels = figure.subplots(1, len(data), sharey=True, squeeze=False)[0]
@@ -81,9 +81,10 @@ def draw_curves(rows: Rows) -> Figure:
 
 
 def draw_mismatch(groups: Sequence[Any]) -> Figure:
-    """Distribution functions of the episodic loss, successful and failed episodes: a row per method, a column per data.
+    """Distribution functions of the episodic model loss, for successful and for failed episodes.
 
-    A group has a method, policy and split, and losses of those that `succeeded` and `failed`.
+    One row of panels per method, one column per policy and split. A group has a method, policy and split, and the
+    losses of the episodes that `succeeded` and of those that `failed`.
     """
     methods = list(dict.fromkeys(g.method for g in groups))
     columns = list(dict.fromkeys((g.policy, g.split) for g in groups))
@@ -100,8 +101,8 @@ def draw_mismatch(groups: Sequence[Any]) -> Figure:
                 )
         floor = max(min([*g.succeeded, *g.failed]), 1e-5)
         axes.set_xscale("symlog", linthresh=floor) if floor < 1e-2 else None
-        told = f"n = {len(g.succeeded)} and {len(g.failed)}"
-        axes.annotate(told, (0.97, 0.04), xycoords="axes fraction", ha="right", fontsize=8, color=GREY)
+        counts = f"n = {len(g.succeeded)} and {len(g.failed)}"
+        axes.annotate(counts, (0.97, 0.04), xycoords="axes fraction", ha="right", fontsize=8, color=GREY)
         _tidy(axes)
     for axes, (policy, split) in zip(panels[0], columns, strict=True):
         axes.set_title(f"{policy}, split {split}", fontsize=11)
@@ -113,17 +114,17 @@ def draw_mismatch(groups: Sequence[Any]) -> Figure:
     return figure
 
 
-def draw_graphs(found: Sequence[tuple[str, CausalMask, Graph]]) -> Figure:
-    """Matrices of edges, causes down and effects across: the true graph, and beside it the one that was discovered."""
-    heights = [1.6 + 0.2 * len(mask.inputs) for _, mask, _ in found]
-    widest = max(len(mask.targets) for _, mask, _ in found)
+def draw_graphs(worlds: Sequence[tuple[str, CausalMask, Graph]]) -> Figure:
+    """Edge matrices (causes down, effects across) of each (world, discovered mask, true graph), side by side."""
+    heights = [1.6 + 0.2 * len(mask.inputs) for _, mask, _ in worlds]
+    widest = max(len(mask.targets) for _, mask, _ in worlds)
     figure = Figure(figsize=(3.0 + 0.42 * widest, sum(heights)), layout="constrained")
-    panels = figure.subplots(len(found), 2, squeeze=False, height_ratios=heights)
-    for (left, right), (world, mask, truth) in zip(panels, found, strict=True):
-        want, have = truth.matrix, mask.matrix
+    panels = figure.subplots(len(worlds), 2, squeeze=False, height_ratios=heights)
+    for (left, right), (world, mask, truth) in zip(panels, worlds, strict=True):
+        true, kept = truth.matrix, mask.matrix
         rare = np.array([[(i, j) in truth.rare for j in mask.targets] for i in mask.inputs])
-        _matrix(left, mask, [(want & ~rare, BLUE), (rare, "#9CC9E6")])
-        _matrix(right, mask, [(want & have, BLUE), (have & ~want, PINK), (want & ~have, ORANGE)])
+        _matrix(left, mask, [(true & ~rare, BLUE), (rare, "#9CC9E6")])
+        _matrix(right, mask, [(true & kept, BLUE), (kept & ~true, PINK), (true & ~kept, ORANGE)])
         right.set_yticklabels([])
         left.set_title(f"{world}: true", fontsize=11)
         right.set_title(f"{world}: discovered", fontsize=11)
@@ -151,15 +152,15 @@ def _matrix(axes: Axes, mask: CausalMask, layers: Sequence[tuple[np.ndarray, str
     axes.set_axisbelow(True)
 
 
-def draw_pictures(found: Sequence[tuple[str, str, np.ndarray]]) -> Figure:
-    """(world, split, picture): a column per world, a row per split."""
-    worlds = list(dict.fromkeys(world for world, _, _ in found))
-    splits = list(dict.fromkeys(split for _, split, _ in found))
-    shape = {world: picture.shape for world, _, picture in found}
+def draw_pictures(scenes: Sequence[tuple[str, str, np.ndarray]]) -> Figure:
+    """Pictures of (world, split, RGB array): one column per world, one row per split."""
+    worlds = list(dict.fromkeys(world for world, _, _ in scenes))
+    splits = list(dict.fromkeys(split for _, split, _ in scenes))
+    shape = {world: picture.shape for world, _, picture in scenes}
     widths = [shape[world][1] / shape[world][0] for world in worlds]
     figure = Figure(figsize=(0.5 + 2.6 * sum(widths), 0.4 + 2.6 * len(splits)), layout="constrained")
     panels = figure.subplots(len(splits), len(worlds), squeeze=False, width_ratios=widths)
-    for world, split, picture in found:
+    for world, split, picture in scenes:
         axes = panels[splits.index(split)][worlds.index(world)]
         axes.imshow(picture, interpolation="antialiased")
         axes.set(xticks=[], yticks=[])
@@ -168,19 +169,19 @@ def draw_pictures(found: Sequence[tuple[str, str, np.ndarray]]) -> Figure:
         if split == splits[0]:
             axes.set_title(world.capitalize(), fontsize=12)
         if world == worlds[0]:
-            axes.set_ylabel({"I": "I: training law", "O": "O: law broken"}.get(split, split), fontsize=11)
+            axes.set_ylabel({"I": "I: in distribution", "O": "O: out of distribution"}.get(split, split), fontsize=11)
     return figure
 
 
 # Parts -------------------------------------------------------------------------------------------------
 
 
-def _line(axes: Axes, kind: str, x: Sequence[float], rows: Rows, y: str, place: int) -> None:
+def _line(axes: Axes, kind: str, x: Sequence[float], rows: Rows, y: str, index: int) -> None:
     name, colour, marker, dash = STYLES.get(kind, (kind, GREY, "^", ":"))
     middle = [row[y] for row in rows]
-    reach = [[max(0.0, row[y] - row["low95"]) for row in rows], [max(0.0, row["high95"] - row[y]) for row in rows]]
+    errors = [[max(0.0, row[y] - row["low95"]) for row in rows], [max(0.0, row["high95"] - row[y]) for row in rows]]
     bars = axes.errorbar(
-        *(x, middle, reach),
+        *(x, middle, errors),
         marker=marker,
         linestyle=dash,
         color=colour,
@@ -190,7 +191,7 @@ def _line(axes: Axes, kind: str, x: Sequence[float], rows: Rows, y: str, place: 
         markersize=5,
     )
     for bar in bars[2]:
-        bar.set(alpha=0.6, linewidth=3.5 - 1.5 * place)
+        bar.set(alpha=0.6, linewidth=3.5 - 1.5 * index)  # wide bars stay visible under narrow ones
     _tidy(axes)
 
 
@@ -202,6 +203,6 @@ def _tidy(axes: Axes) -> None:
 
 
 def _legend(figure: Figure, *axes: Axes) -> None:
-    """One for all panels, above them."""
+    """One legend for all panels, above them."""
     handles = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize=10)

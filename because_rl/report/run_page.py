@@ -1,4 +1,4 @@
-"""One run as a page: its causal graph, its learning curves, its success beside the behaviour and the oracle."""
+"""The page of one run: its causal graph, its learning curves, its success beside the behaviour and the oracle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLUE, GREY, GREEN = "#2b6cb0", "#a0aec0", "#2f855a"
 
 
 def draw_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
-    """Loss against steps, a panel per stage, a line per seed."""
+    """Loss against steps, one panel per stage and one line per seed; `metrics` are the rows of metrics.jsonl."""
     stages = list(dict.fromkeys(row["stage"] for row in metrics))
     figure = Figure(figsize=(3.2 * len(stages), 2.8), layout="constrained")
     for n, stage in enumerate(stages):
@@ -35,7 +35,7 @@ def draw_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def draw_success(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """A bar per policy and split, with 95% intervals where there are any."""
+    """One bar per policy and split with its 95% interval; rows have policy, split, success, low95 and high95."""
     splits = list(dict.fromkeys(row["split"] for row in rows))
     names = list(dict.fromkeys(row["policy"] for row in rows))
     figure = Figure(figsize=(5.6, 3.0), layout="constrained")
@@ -43,16 +43,16 @@ def draw_success(rows: Sequence[Mapping[str, Any]]) -> Figure:
     width = 0.8 / len(names)
     for k, name in enumerate(names):
         colour = {"behaviour": GREY, "oracle planner": GREEN}.get(name, BLUE)
-        mine = {row["split"]: row for row in rows if row["policy"] == name}
-        at = [n + (k - (len(names) - 1) / 2) * width for n, split in enumerate(splits) if split in mine]
-        shown = [mine[split] for split in splits if split in mine]
+        by_split = {row["split"]: row for row in rows if row["policy"] == name}
+        places = [n + (k - (len(names) - 1) / 2) * width for n, split in enumerate(splits) if split in by_split]
+        shown = [by_split[split] for split in splits if split in by_split]
         heights = [row["success"] for row in shown]
-        reach = [
+        errors = [
             [max(0.0, s["success"] - s["low95"]) for s in shown],
             [max(0.0, s["high95"] - s["success"]) for s in shown],
         ]
-        axes.bar(at, heights, width * 0.9, yerr=reach, color=colour, label=name, capsize=3)
-        for x, height in zip(at, heights, strict=True):
+        axes.bar(places, heights, width * 0.9, yerr=errors, color=colour, label=name, capsize=3)
+        for x, height in zip(places, heights, strict=True):
             axes.annotate(f"{height:.2f}", (x, 0.03), ha="center", color="white", fontsize=9)
     axes.set(ylim=(0, 1.05), ylabel="success", xticks=range(len(splits)), xticklabels=[f"split {s}" for s in splits])
     axes.legend(frameon=False, fontsize=9, ncols=len(names), loc="lower center", bbox_to_anchor=(0.5, 1.0))
@@ -68,7 +68,11 @@ def write_page(
     provenance: str,
     tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> Path:
-    """``index.html``, which needs nothing else, and the pictures in it as SVG and PNG; `tables` by their titles."""
+    """Write ``index.html``, a page without other files, and its figures as SVG and PNG into `folder`.
+
+    `metrics` are the rows of metrics.jsonl, `success` rows for `draw_success`, `provenance` is shown as it is, and
+    `tables` has rows by the title of their table. Returns the path of the page.
+    """
     pictures: dict[str, tuple[Figure, str]] = {}
     if success:
         pictures["success"] = (
@@ -76,18 +80,18 @@ def write_page(
             "Success. The oracle is the same planner with the simulator as its model.",
         )
     if graph is not None:
-        pictures["graph"] = draw_graph(graph, title), "What drives what: the edges that the world model may use."
+        pictures["graph"] = draw_graph(graph, title), "Causal graph: the edges that the world model may use."
     if metrics:
         pictures["curves"] = draw_curves(metrics), "Learning curves, one line per seed."
     parts = []
     for name, (figure, caption) in pictures.items():
         for suffix in ("svg", "png"):
             save(figure, folder / f"{name}.{suffix}")
-        drawn = io.StringIO()
-        figure.savefig(drawn, format="svg")
-        svg = drawn.getvalue()
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg")
+        svg = buffer.getvalue()
         parts.append(tag("figure", Html(svg[svg.index("<svg") :]), tag("figcaption", caption), class_="drawn"))
-    named = [
+    titled = [
         part
         for name, rows in (tables or {}).items()
         if rows
@@ -98,7 +102,7 @@ def write_page(
         for row in success
     ]
     first = table("Success", ("policy", "split", "success", "95%"), rates) if rates else None
-    told = tag("pre", provenance, tabindex=0)
-    page = document(title, tag("h1", title), first, *named, *parts, tag("h2", "Provenance"), told)
+    source = tag("pre", provenance, tabindex=0)
+    page = document(title, tag("h1", title), first, *titled, *parts, tag("h2", "Provenance"), source)
     write_text(folder / "index.html", page)
     return folder / "index.html"

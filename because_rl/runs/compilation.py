@@ -6,7 +6,7 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-from because_rl.datasets.home import home
+from because_rl.datasets.paths import home_folder
 
 
 def use_compilation_cache(folder: Path) -> None:
@@ -21,7 +21,7 @@ def use_compilation_cache(folder: Path) -> None:
 def use_home_compilation_cache(root: Path | None) -> None:
     """Cache compiled programs beside the datasets under `root`, unless the environment names another folder."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        use_compilation_cache(home(root) / "programs")
+        use_compilation_cache(home_folder(root) / "programs")
 
 
 SEQUENTIAL = "--xla_cpu_enable_concurrency_optimized_scheduler=false"

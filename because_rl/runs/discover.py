@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from because_rl.datasets.home import home
 from because_rl.datasets.load import load
+from because_rl.datasets.paths import home_folder
 from because_rl.discovery.discover import discover
 from because_rl.discovery.export import to_dot, to_graphml
 from because_rl.graph import Graph, score
@@ -42,7 +42,7 @@ def discover_dataset(
         data.factors, data.state, data.action, data.next_state, data.episode, progress=report, **settings
     )
     mask, name = discovery.mask, data.name
-    folder = folder or home(root) / "graphs" / name
+    folder = folder or home_folder(root) / "graphs" / name
     true_graph = data.metadata.get("because", {}).get("true_graph")
     truth = None if true_graph is None else Graph.from_dict(true_graph)
     result = {"dataset": name, "folder": str(folder)} | mask.to_dict()

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.algorithms.because import Because
+from because_rl.algorithms.because import Because, mask_cache_key
 from because_rl.algorithms.registry import make_method
-from because_rl.datasets.home import dataset_path
 from because_rl.datasets.load import load
-from because_rl.datasets.own_dataset import adopt, fit_spec, no_policy, write_dataset
-from because_rl.datasets.own_log import read_log
+from because_rl.datasets.paths import dataset_path
+from because_rl.datasets.user_dataset import add_action_codes, no_policy_reason, prepare_log, write_dataset
+from because_rl.datasets.user_log import read_log
 from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
 from because_rl.evaluation.held_out import held_out_accuracy, held_out_uncertainty
@@ -83,8 +83,8 @@ def fit(
     begin = time.monotonic()
     folder = Path(folder)
     log = read_log(data, root)
-    spec = fit_spec(log, _read_spec(factors, log.factors, log.name))
-    log = adopt(log, spec, goal)
+    spec = add_action_codes(log, _read_spec(factors, log.factors, log.name))
+    log = prepare_log(log, spec, goal)
     settings = SETTINGS | dict(overrides or {})
     method = make_method("because", settings)
     assert isinstance(method, Because)
@@ -121,7 +121,7 @@ def fit(
 def load_policy(folder: str | Path) -> PlannerAgent:
     """The agent of a finished fit: ``begin(worlds, seed)``, then ``act(state, goal, steps_left)`` at every step."""
     folder = Path(folder)
-    if why := no_policy(FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])):
+    if why := no_policy_reason(FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])):
         raise BecauseError(
             f"{folder} holds no policy: {why}.",
             need="a goal, and actions that can be planned.",
@@ -188,7 +188,7 @@ def _spec_for_training(spec: FactorSpec) -> FactorSpec:
     If no policy can be planned, the behaviour policy, from which a planner draws actions, need not be learned: a spec
     with one code for all actions makes the method skip it.
     """
-    if spec.codes is None and no_policy(spec):
+    if spec.codes is None and no_policy_reason(spec):
         return replace(spec, codes=((0.0,) * spec.action_size,))
     return spec
 
@@ -206,14 +206,14 @@ def _discover(folder: Path, method: Because, data: Transitions, report: Report) 
 
     mask = CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", progress, **settings))
     weights = {"weights": mask.weight.astype(np.float32)}
-    Run([0], shared=shared).cached("mask", lambda: weights, method._mask_of(data))
+    Run([0], shared=shared).cached("mask", lambda: weights, mask_cache_key(config, data))
     return mask
 
 
 def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[str, Any]:
     agent = load_model(folder)
     spec = FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])
-    why = no_policy(spec)
+    why = no_policy_reason(spec)
     ends = np.append(data.episode[1:] != data.episode[:-1], True)
     return {
         "episodes": int(ends.sum()),

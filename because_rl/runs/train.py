@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.algorithms.registry import make_method
-from because_rl.datasets.home import home
 from because_rl.datasets.load import load
+from because_rl.datasets.paths import home_folder
 from because_rl.discovery.regression.threads import one_blas_thread
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
-from because_rl.io import exclusive, sweep, write_json
+from because_rl.io import exclusive, remove_leftovers, write_json
 from because_rl.runs.compilation import disable_concurrent_ops
 from because_rl.runs.folder import (
     FORMAT,
@@ -89,7 +89,8 @@ def train(
         "chunk": chunk,
         "rounds": rounds,
     }
-    folder = Path(folder or home(root) / "runs" / f"{method}-{data.name.removeprefix('because/').removesuffix('-v0')}")
+    short_name = data.name.removeprefix("because/").removesuffix("-v0")
+    folder = Path(folder or home_folder(root) / "runs" / f"{method}-{short_name}")
     with exclusive(folder.parent / f".{folder.name}.lock", f"training in {folder}"), one_blas_thread():
         record = open_run(folder, description, resume)
         seconds_before = record["seconds"]  # up to the last checkpoint before the run was stopped
@@ -104,7 +105,7 @@ def train(
             report(stage, done, total, metrics)
 
         run = Run(description["seeds"], folder, after_chunk, chunk, shared, rounds)
-        sweep(folder)
+        remove_leftovers(folder)
         for run.round in range(1, rounds + 1):
             last = run.round == rounds
             if last or not round_folder(folder, run.round, rounds).exists():

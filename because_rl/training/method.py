@@ -1,4 +1,4 @@
-"""What a method is: it learns from transitions, for several seeds at once, and then acts."""
+"""The contract of a method: it learns from transitions, for several seeds at once, and returns an agent that acts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ class Agent(ABC):
 
     @abstractmethod
     def begin(self, worlds: int, seed: int) -> None:
-        """Forget earlier episodes; `seed` decides whatever acting draws at random."""
+        """Start new episodes in n = `worlds` worlds for every seed; `seed` decides whatever acting draws at random."""
 
     @abstractmethod
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
-        """(K, n, state), (K, n, goal), steps to go -> actions: (K, n) integers, or (K, n, action) columns."""
+        """One action for every seed and world.
+
+        `state`: (K, n, state columns). `goal`: (K, n, goal columns). `steps_left`: steps until the episodes end.
+        Returns (K, n) action numbers where actions are discrete, else (K, n, action columns).
+        """
 
 
 class Method(ABC):
@@ -32,4 +36,5 @@ class Method(ABC):
     config: Any
 
     @abstractmethod
-    def fit(self, data: Transitions, run: Run) -> Agent: ...
+    def fit(self, data: Transitions, run: Run) -> Agent:
+        """Learn from `data` for all seeds of `run`, which trains the stages and keeps what they come to."""

@@ -1,7 +1,7 @@
 """A training run on disk (or in memory): what it has computed is kept, and a later run goes on from there.
 
-`remember` keeps arrays that cost much and are computed once (a mask); `fit` keeps the state of a stage of
-training after every chunk. Files are written atomically and carry checksums, so a killed process loses at most
+`cached` keeps arrays that cost much and are computed once (a mask); `fit` keeps the state of a stage of training after
+every chunk. Files are written atomically and carry checksums, so a killed process loses at most
 one chunk, and what follows is the same to the bit as if it had not been killed.
 """
 
@@ -36,10 +36,12 @@ class Run:
         shared: Path | None = None,
         rounds: int = 1,
     ):
-        """`shared`: a folder where runs on the same data leave each other what they all need.
+        """A training of `seeds`, all as one program.
 
-        With several `rounds` a method is fitted as often, `round` being 1, 2, ...: each time every stage goes on for
-        its share of steps, on what the stages before it have become.
+        `folder`: where stages are kept; None: in memory. `report` is called after every `chunk` of steps. `shared`: a
+        folder in which runs on the same data share masks and stages. With several `rounds` a method is fitted that
+        many times, with `round` = 1, 2, ...: each time every stage goes on for its share of steps, on what the stages
+        before it have become.
         """
         if rounds < 1 or (rounds > 1 and folder is None):
             raise BecauseError(f"Got {rounds} rounds.", need="at least 1, and a folder for more.", fix="name a folder.")
@@ -51,38 +53,36 @@ class Run:
         """stage -> metric -> (chunks, seeds)"""
 
     def cached(
-        self, name: str, compute: Callable[[], Mapping[str, np.ndarray]], of: Mapping[str, Any] | None = None
+        self, name: str, compute: Callable[[], Mapping[str, np.ndarray]], cache_key: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
         """Arrays by name: from the folder if they are there, else computed and kept.
 
-        `of` says all that decides them, in plain data: then a run with the same leaves them in the shared folder.
+        `cache_key` holds all that decides them, in plain data: runs with the same key share them in the shared folder.
         """
         if (known := self._read(name)) is not None:
             return known
-        common = self._common(name, of)
-        if common is not None and common.exists():
-            arrays = read_arrays(common)
+        shared = self._shared_file(name, cache_key)
+        if shared is not None and shared.exists():
+            arrays = read_arrays(shared)
         else:
             arrays = {key: np.asarray(value) for key, value in compute().items()}
-            if common is not None:
-                write_arrays(common, arrays)
+            if shared is not None:
+                write_arrays(shared, arrays)
         if self.folder is not None:
             write_arrays(self._file(name), arrays)
         return arrays
 
-    def fit(self, stage: Stage, data: Batch, fixed: Any, of: Mapping[str, Any] | None = None) -> Any:
-        """Train a stage to its end, or the round's; returns its model, every array with a leading axis of seeds.
+    def fit(self, stage: Stage, data: Batch, fixed: Any) -> Any:
+        """Train a stage to its end, or to the end of the round.
 
-        `fixed` holds what the loss needs and training does not change, with a leading axis of seeds. `of` says in
-        plain data what decides the stage beside all these arrays: then it is trained once for all runs that share
-        a folder, and methods that differ elsewhere have it in common.
+        `data`: arrays with a leading axis of rows. `fixed`: what the loss needs and training does not change, with a
+        leading axis of seeds. Returns the stage's model, every array with a leading axis of seeds. A stage with
+        `settings` is trained once for all runs that share a folder and agree in everything that decides it.
         """
-        if self.rounds > 1:  # what a stage has come to depends on what others were in earlier rounds
-            of = None
-        common = self._common(stage.name, None if of is None else dict(of) | self._decides(stage, data, fixed))
+        shared = self._shared_file(stage.name, self._cache_key(stage, data, fixed))
         known = self._read(stage.name)
-        if known is None and common is not None and common.exists():
-            known = read_arrays(common)
+        if known is None and shared is not None and shared.exists():
+            known = read_arrays(shared)
             if self.folder is not None:
                 write_arrays(self._file(stage.name), known)
         history: dict[str, list[np.ndarray]] = {}
@@ -104,22 +104,29 @@ class Run:
         until = min(stage.steps, chunks * self.chunk)
         progress = fit(stage, data, fixed, self.seeds, progress, until=until, chunk=self.chunk, report=after)
         self.history[stage.name] = {name: np.stack(values) for name, values in history.items()}
-        if common is not None and not common.exists():
+        if shared is not None and not shared.exists():
             past = {HISTORY + name: values for name, values in self.history[stage.name].items()}
-            write_arrays(common, _flatten(progress) | past)
+            write_arrays(shared, _flatten(progress) | past)
         return eqx.combine(progress.params, skeleton(stage, fixed))
 
-    def _common(self, name: str, of: Mapping[str, Any] | None) -> Path | None:
-        """Where runs that share a folder keep what `of` decides."""
-        if self.shared is None or of is None:
+    def _shared_file(self, name: str, cache_key: Mapping[str, Any] | None) -> Path | None:
+        """Where runs that share a folder keep what `cache_key` decides; None: it is not shared."""
+        if self.shared is None or cache_key is None:
             return None
-        return self.shared / f"{name}-{sha256(json.dumps(of, sort_keys=True).encode())[:16]}.npz"
+        return self.shared / f"{name}-{sha256(json.dumps(cache_key, sort_keys=True).encode())[:16]}.npz"
 
-    def _decides(self, stage: Stage, data: Batch, fixed: Any) -> dict[str, Any]:
+    def _cache_key(self, stage: Stage, data: Batch, fixed: Any) -> dict[str, Any] | None:
+        """All that decides a trained stage, in plain data; None where the stage cannot be shared.
+
+        With several rounds a stage depends on what the others were in earlier ones.
+        """
+        if stage.settings is None or self.rounds > 1:
+            return None
         inside, _ = hoist(stage.loss)
         arrays = _flatten({"data": dict(data), "fixed": eqx.filter(fixed, eqx.is_array), "loss": inside})
-        settings = {name: getattr(stage, name) for name in ("steps", "batch", "rate", "decay")}
-        return settings | {"seeds": list(self.seeds), "chunk": self.chunk, "arrays": arrays_sha256(arrays)}
+        descent = {name: getattr(stage, name) for name in ("steps", "batch", "rate", "decay")}
+        run = {"seeds": list(self.seeds), "chunk": self.chunk, "arrays": arrays_sha256(arrays)}
+        return dict(stage.settings) | descent | run
 
     def _file(self, name: str) -> Path:
         assert self.folder is not None

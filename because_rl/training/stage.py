@@ -31,7 +31,7 @@ Loss = Callable[[Any, Any, Batch, jax.Array], tuple[jax.Array, dict[str, jax.Arr
 
 @dataclass(frozen=True)
 class Stage:
-    """One thing to fit."""
+    """One model to fit: how it is initialised, its loss, and how the loss is descended."""
 
     name: str
     init: Callable[[jax.Array, Any], Any]
@@ -45,6 +45,8 @@ class Stage:
     """how to descend, instead of AdamW at `rate` and `decay`"""
     after: Callable[[Any, jax.Array], Any] = lambda model, step: model
     """(model, number of the step just taken) -> model: moves what no gradient moves, like target networks"""
+    settings: Mapping[str, Any] | None = None
+    """plain data that decide `init` and `loss` beside the arrays; a stage that has them can be shared between runs"""
 
     def optimiser(self) -> optax.GradientTransformation:
         if self.rule is not None:
@@ -141,14 +143,14 @@ def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[st
     optimiser = stage.optimiser()
 
     def step(
-        progress: Progress, key: jax.Array, of_stage: Loss, data: Batch, count: jax.Array, fixed: Any
+        progress: Progress, key: jax.Array, stage_loss: Loss, data: Batch, count: jax.Array, fixed: Any
     ) -> tuple[Progress, dict[str, jax.Array]]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, progress.step))
         rows = jax.random.randint(row_key, (stage.batch,), 0, count)
         batch = {name: values[rows] for name, values in data.items()}
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            return of_stage(eqx.combine(params, static), fixed, batch, loss_key)
+            return stage_loss(eqx.combine(params, static), fixed, batch, loss_key)
 
         (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(progress.params)
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer power

@@ -1,4 +1,4 @@
-"""What a mask costs: seconds and memory of the default test and of the paper's, on data of Lift's shape."""
+"""Cost of a causal mask: seconds and memory of the default test and of the paper's, on data of Lift's shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,13 +26,19 @@ from because_rl.provenance import provenance
 from because_rl.rng import stream
 from benchmarks.discovery.peers import fcit_as_shipped, installed, versions
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 OURS, TREES, ORIGINAL = "residual", "fcit", "fcit (original)"
 MOST_FOR_TREES = 15_000
-"""Rows; beyond that fcit would take hours."""
+"""Rows; with more fcit would take hours."""
 ON_GPU = ("first, with compilation", "second", "third", "fourth")
-"""Runs: those after the first are alike."""
+"""Names of the runs on a GPU; only the first compiles."""
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#b7791f", "#718096")
+"""Of the lines in the figure."""
 
 EPISODE = 25
+"""Steps of an episode."""
 LIFT = FactorSpec(
     pack(
         *((name, 1, "continuous") for name in ("eef_x", "eef_y", "eef_z")),
@@ -49,9 +55,9 @@ LIFT = FactorSpec(
 )
 """Lift's factors: 15 of the state (33 columns), 4 of the action."""
 DEPENDENT = {f"rel_{axis}": (f"cube_{axis}", f"eef_{axis}") for axis in "xyz"}
-"""The difference of two others, as in Lift: the test then has redundant inputs to worry about."""
+"""Factors that are the difference of two others, as in Lift: redundant inputs for the test."""
 PARENTS = 2
-"""Causes of a factor beside its own past."""
+"""Causes of a factor besides its own last value."""
 
 
 def lift_shaped(n: int, seed: int = 0) -> tuple[Variables, frozenset[Edge]]:
@@ -70,9 +76,10 @@ def lift_shaped(n: int, seed: int = 0) -> tuple[Variables, frozenset[Edge]]:
         parents[factor.name] = sorted(rng.choice(others, PARENTS, replace=False))
         width = sum(_widths()[name] for name in parents[factor.name])
         mix[factor.name] = rng.standard_normal((width, factor.width)) / np.sqrt(width)
-    edges = {(parent, name) for name, found in parents.items() for parent in found}
+    edges = {(cause, name) for name, causes_of_name in parents.items() for cause in causes_of_name}
     edges |= {(name, name) for name in (*mix, "colour")}
-    edges |= {edge for name, pair in DEPENDENT.items() for of in pair for edge in _inherited(of, name, parents)}
+    for name, pair in DEPENDENT.items():  # causes of the two terms are causes of their difference
+        edges |= {(cause, name) for term in pair for cause in (term, *parents[term])}
 
     episodes = -(-n // EPISODE)
     hidden = rng.standard_normal((episodes, 1))
@@ -107,11 +114,20 @@ def cost(
     seed: int = 0,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Seconds and memory of a whole mask, for each number of rows: the default test, and fcit from some pairs.
+    """Seconds and memory of a whole mask, for each number of rows, with the default test and with fcit.
 
-    Each measurement has a process of its own. fcit's seconds are scaled from `pairs` pairs (ours: all of a target)
-    to all of them; ours runs on one core, the original, where it is installed, on all of them as it comes. Where
-    JAX sees a GPU the first run, which compiles, and later ones are told apart.
+    Each measurement has a process of its own. fcit's seconds are scaled from `pairs` pairs to all of them; our
+    implementation measures all pairs of a target at once and runs on one core, the original, where it is installed,
+    on all cores. Where JAX has a GPU, several runs are measured, and the first, which compiles, is named as such.
+
+    Args:
+        sizes: numbers of rows.
+        pairs: for fcit; 0 leaves it out.
+        seed: of the data.
+        report: called with (measurements done, measurements in total).
+
+    Returns:
+        JSON-ready: "rows" (see `measure`), "times_faster", "growth" and "provenance".
     """
     if small := [n for n in sizes if n < 20 * EPISODE]:
         raise BecauseError(f"Got {small[0]} rows.", need=f"at least {20 * EPISODE}.", fix="pass --n 2000.")
@@ -133,7 +149,7 @@ def cost(
 
 
 def measure(test: str, n: int, pairs: int, seed: int) -> list[dict[str, Any]]:
-    """In a fresh process, so that the peak memory is this test's own."""
+    """One row per run of a test on n rows. To be called in a fresh process, so that the peak memory is its own."""
     import jax
 
     variables, _ = lift_shaped(n, seed)
@@ -145,7 +161,7 @@ def measure(test: str, n: int, pairs: int, seed: int) -> list[dict[str, Any]]:
             ResidualTest()(variables, seed)
             scale, measured = 1.0, whole
         else:
-            scale, measured = _some_pairs(test, variables, pairs, seed)
+            scale, measured = _time_pairs(test, variables, pairs, seed)
         wall, cpu = time.perf_counter() - wall, _cpu_seconds() - cpu
         rows.append(
             {
@@ -165,32 +181,32 @@ def measure(test: str, n: int, pairs: int, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _some_pairs(test: str, variables: Variables, pairs: int, seed: int) -> tuple[float, int]:
-    """Test some pairs with fcit: how many times their work a whole mask is, and how many they were."""
+def _time_pairs(test: str, variables: Variables, pairs: int, seed: int) -> tuple[float, int]:
+    """Test about `pairs` pairs with fcit; returns the work of a whole mask relative to that, and their number."""
     rng = stream(seed, "discovery", "cost pairs")
     inputs, targets = len(variables.inputs), len(variables.targets)
-    if test == TREES:  # a target's pairs come together
-        some = rng.choice(targets, -(-pairs // inputs), replace=False)
-        names, values = tuple(variables.targets[j] for j in some), tuple(variables.y[j] for j in some)
+    if test == TREES:  # all pairs of a target are tested together
+        chosen = rng.choice(targets, -(-pairs // inputs), replace=False)
+        names, values = tuple(variables.targets[j] for j in chosen), tuple(variables.y[j] for j in chosen)
         Fcit()(replace(variables, targets=names, y=values), seed)
-        return targets / len(some), inputs * len(some)
+        return targets / len(chosen), inputs * len(chosen)
     for pair in rng.choice(inputs * targets, pairs, replace=False):
         i, j = divmod(int(pair), targets)
         rest = np.hstack([x for k, x in enumerate(variables.x) if k != i])
         fcit_as_shipped(variables.x[i], variables.y[j], rest, seed)
-    _let_go()
+    _end_processes()
     return inputs * targets / pairs, pairs
 
 
-def _let_go() -> None:
-    """End the processes that the original has started: only then is their time counted as this one's."""
+def _end_processes() -> None:
+    """End the processes that the original fcit has started: only then does their time count as this process's."""
     from joblib.externals.loky import get_reusable_executor  # type: ignore[import-not-found]
 
     get_reusable_executor().shutdown(wait=True)
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those that it has started and that have ended."""
+    """CPU seconds of this process and of its children that have ended."""
     return sum(os.times()[:4])
 
 
@@ -203,12 +219,12 @@ def _peak_bytes() -> int:
 
 
 def _last(rows: Sequence[dict[str, Any]], test: str) -> dict[int, dict[str, Any]]:
-    """n -> the last run of a test."""
+    """Number of rows -> the last run of a test."""
     return {row["n"]: row for row in rows if row["test"] == test}
 
 
 def times_faster(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Than fcit at the same n, by wall clock and by CPU seconds."""
+    """How many times faster than fcit the default test is at the same n, by wall-clock and by CPU seconds."""
     ours = _last(rows, OURS)
     return [
         {
@@ -223,7 +239,7 @@ def times_faster(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The exponent of n in the default test's seconds, from each size to the next: 1 is linear."""
+    """The exponent of n in the default test's seconds, between consecutive sizes: 1 is linear."""
     ours = sorted(_last(rows, OURS).items())
     return [
         {"from": a, "to": b}
@@ -235,15 +251,43 @@ def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def draw_cost(rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
+    """Seconds against rows, both on log axes: one line per test (and run, if several); linear growth in grey."""
+    from matplotlib.figure import Figure  # here, so that it is not part of the memory that `measure` reports
+    from matplotlib.ticker import FuncFormatter
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        name = row["test"] if row["run"] == "only" else f"{row['test']} ({row['run']})"
+        scaled = "" if row["mask_seconds"] == round(row["wall_seconds"], 1) else ", scaled from a few pairs"
+        lines.setdefault(name + scaled, []).append((row["n"], row["mask_seconds"]))
+    for colour, (name, points) in zip(COLOURS, lines.items(), strict=False):
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", color=colour, label=name, linewidth=1.6, markersize=5)
+    first = sorted(next(iter(lines.values())))
+    if len(first) > 1:
+        (start, seconds), (end, _) = first[0], first[-1]
+        guide = [seconds, seconds * end / start]
+        axes.plot([start, end], guide, color="#a0aec0", linestyle="--", linewidth=1.2, label="linear in n")
+    axes.set(xscale="log", yscale="log", xlabel="transitions n", ylabel="seconds for the whole mask")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda s, _: f"{s:,g}"))
+    axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, fontsize=9)
+    axes.set_title(title or "Cost of a mask on data of Lift's shape (285 pairs, 70 columns)", fontsize=11)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure
+
+
 def _widths() -> dict[str, int]:
+    """Factor name -> number of columns."""
     return {f.name: f.width for f in (*LIFT.state, *LIFT.action)}
 
 
-def _inherited(of: str, name: str, parents: dict[str, list[str]]) -> list[Edge]:
-    """What drives a factor drives what is computed from it."""
-    return [(cause, name) for cause in (of, *parents[of])]
-
-
 def _state(values: dict[str, np.ndarray], colour: np.ndarray) -> np.ndarray:
+    """(episodes, state columns) in the order of `LIFT.state`."""
     values = values | {name: values[a] - values[b] for name, (a, b) in DEPENDENT.items()} | {"colour": colour}
     return np.hstack([values[f.name] for f in LIFT.state])

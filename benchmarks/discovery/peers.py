@@ -1,7 +1,7 @@
-"""Other people's conditional-independence tests, where they are installed, for the comparison in one run.
+"""Conditional-independence tests of other packages, where these are installed, for comparison in one run.
 
-``pip install causal-learn`` brings RCIT, KCI, Fisher's z, G-square and chi-square; fcit depends on a dead name for
-scikit-learn: ``pip install scikit-learn joblib xlrd && pip install --no-deps fcit``.
+``pip install causal-learn`` provides RCIT, KCI, Fisher's z, G-square and chi-square. fcit depends on an obsolete name
+of scikit-learn: ``pip install scikit-learn joblib xlrd && pip install --no-deps fcit``.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from because_rl.discovery.independence.gtest import levels
+from because_rl.discovery.independence.gtest import row_codes
 
 PairTest = Callable[[np.ndarray, np.ndarray, np.ndarray, int], float]
+"""(x, y, z, seed) -> p-value"""
 
 COUNTING = ("gsq (causal-learn)", "chisq (causal-learn)")
-"""Peers for categories."""
+"""Tests for categorical data."""
 MOST_ROWS = {"kci (causal-learn)": 1000}
-"""KCI takes minutes for one p-value at n = 4,000 and does not fit in memory at 15,000."""
+"""Per test: KCI takes minutes for one p-value at n = 4,000 and does not fit in memory at 15,000."""
 
 
 def installed() -> dict[str, PairTest]:
-    """Name -> (x, y, z, seed) -> p."""
+    """Name -> test, for the packages that are installed."""
     peers: dict[str, PairTest] = {}
     if find_spec("causallearn"):
         peers |= {f"{method} (causal-learn)": _CausalLearn(method) for method in ("rcit", "kci", "fisherz")}
@@ -34,7 +35,7 @@ def installed() -> dict[str, PairTest]:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages behind the installed peers."""
+    """Versions of the packages of the installed tests."""
     packages = {"causallearn": "causal-learn", "fcit": "fcit", "sklearn": "scikit-learn"}
     return {package: version(package) for module, package in packages.items() if find_spec(module)}
 
@@ -48,8 +49,8 @@ class _CausalLearn:
 
         np.random.seed(seed % 2**32)  # noqa: NPY002  (these tests draw from NumPy's global stream)
         x, y, z = (a.reshape(len(a), -1) for a in (x, y, z))
-        if self.counts:  # one-hot blocks become one code; all of z is one conditioning variable, which is the same
-            data = np.column_stack([levels(a) for a in (x, y, z) if a.shape[1]])
+        if self.counts:  # one-hot blocks become integer codes; all of z becomes one variable, which is equivalent
+            data = np.column_stack([row_codes(a) for a in (x, y, z) if a.shape[1]])
         else:
             data = np.column_stack([x[:, :1], y[:, :1], z])
         return float(CIT(data, self.method)(0, 1, list(range(2, data.shape[1]))))
@@ -58,12 +59,12 @@ class _CausalLearn:
 def _fcit(x: np.ndarray, y: np.ndarray, z: np.ndarray, seed: int) -> float:
     import joblib  # type: ignore[import-not-found]
 
-    with joblib.parallel_config(backend="sequential"):  # it would start processes, for which one p-value is too short
+    with joblib.parallel_config(backend="sequential"):  # starting processes takes longer than one p-value
         return fcit_as_shipped(x, y, z, seed)
 
 
 def fcit_as_shipped(x: np.ndarray, y: np.ndarray, z: np.ndarray, seed: int) -> float:
-    """On all cores, in processes of its own."""
+    """The p-value of the original fcit as its authors ship it: on all cores, in processes of its own."""
     from fcit import fcit  # type: ignore[import-not-found]
 
     np.random.seed(seed % 2**32)  # noqa: NPY002

@@ -1,7 +1,7 @@
 """Edge scores on fresh datasets: collect each, discover its graph, compare with the true one.
 
-The rules of discovery were chosen with the truth in view on dataset seeds 0 to 2; only other seeds count.
-Every dataset's verdict is a file of its own, so an interrupted run goes on where it stopped.
+The settings of discovery were chosen on dataset seeds 0 to 2, with the true graphs known; only other seeds count.
+Every dataset's verdict is a file of its own, so an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from because_rl.provenance import provenance
 from because_rl.statistics import t_interval
 
 FRESH = (11, 12, 13, 14, 15)
-DEVELOPMENT = (0, 1, 2)
+"""Default dataset seeds."""
 DISTRACTORS = ("colour", "cue", "marker")
+"""How the names of distractor factors start."""
 POOLED = "pooled"
-"""The verdict without a look for hidden causes: what the confounder does to a test that ignores it."""
+"""Suffix of verdicts that ignore hidden causes, which show how the confounder biases such a test."""
 
 Report = Callable[[int, int], None]
 
@@ -44,15 +45,25 @@ def scores(
     workers: int = 1,
     pooled: bool = False,
 ) -> dict[str, Any]:
-    """Mean scores per dataset and spurious level over `seeds`; datasets and verdicts are kept in `folder`.
+    """Mean scores per dataset and spurious level over `seeds`.
 
-    `pooled` adds, for the worlds with continuous factors, the verdict that ignores hidden causes.
+    Args:
+        names: recipes such as "lift-expert"; None for all nine.
+        seeds: of the datasets.
+        spurious: spurious levels.
+        folder: where datasets and verdicts are kept.
+        report: called with (verdicts done, verdicts in total).
+        workers: processes that share the work.
+        pooled: adds, for the worlds with continuous factors, verdicts that ignore hidden causes.
+
+    Returns:
+        JSON-ready: "rows" (see `_row`), "verdicts" and "provenance".
     """
     recipes = [Recipe.parse(name) for name in names] if names else all_recipes()
     jobs = [
         (Recipe(r.world, r.behaviour, r.episodes, seed, level), hidden)
         for level in spurious
-        for r in reversed(recipes)  # the slow worlds first
+        for r in reversed(recipes)  # the slowest worlds first
         for seed in seeds
         for hidden in (True, False)
         if hidden or (pooled and r.world != "unlock")
@@ -85,6 +96,7 @@ def _file(folder: Path, recipe: Recipe, hidden: bool) -> Path:
 
 
 def _verdict(folder: Path, recipe: Recipe, hidden: bool) -> None:
+    """Collect a dataset, discover its graph and write its scores, unless that file exists."""
     path = _file(folder, recipe, hidden)
     if path.exists():
         return
@@ -92,7 +104,7 @@ def _verdict(folder: Path, recipe: Recipe, hidden: bool) -> None:
     data = load(recipe.id, folder / "data")
     test = choose_test(data.factors)
     begin = time.perf_counter()
-    found = discover(
+    mask = discover(
         data.factors,
         data.state,
         data.action,
@@ -111,16 +123,16 @@ def _verdict(folder: Path, recipe: Recipe, hidden: bool) -> None:
         "test": test,
         "n": len(data),
         "seconds": round(seconds, 1),
-        "score": score(found.graph, truth).to_dict(),
-        "score_without_rare": score(found.graph, truth, count_rare=False).to_dict(),
-        "untestable": [[r["from"], r["to"]] for r in found.rows() if r["status"] == "untestable"],
-        "mask": found.to_dict(),
+        "score": score(mask.graph, truth).to_dict(),
+        "score_without_rare": score(mask.graph, truth, count_rare=False).to_dict(),
+        "untestable": [[r["from"], r["to"]] for r in mask.rows() if r["status"] == "untestable"],
+        "mask": mask.to_dict(),
     }
     write_json(path, result)
 
 
 def _row(dataset: str, spurious: int, hidden: bool, group: list[dict[str, Any]]) -> dict[str, Any]:
-    """Scores against the edges that data of this size can show (rare ones, in `all_f1`, count as well)."""
+    """Means over seeds, without the rare edges that data of this size cannot show (`all_f1` counts them too)."""
     main = [v["score_without_rare"] for v in group]
     f1 = np.array([v["f1"] for v in main])
     low, high = t_interval(f1)
@@ -141,6 +153,6 @@ def _row(dataset: str, spurious: int, hidden: bool, group: list[dict[str, Any]])
     }
 
 
-def _from_distractors(found: dict[str, Any]) -> int:
-    """False edges that leave a channel that only echoes the hidden cause."""
-    return sum(source.startswith(DISTRACTORS) for source, _ in found["false"])
+def _from_distractors(edge_score: dict[str, Any]) -> int:
+    """Number of false edges whose source is a distractor."""
+    return sum(source.startswith(DISTRACTORS) for source, _ in edge_score["false"])

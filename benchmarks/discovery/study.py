@@ -1,4 +1,4 @@
-"""How often independence tests reject: true nulls (should be the level) and alternatives (should be 1)."""
+"""Level and power of independence tests: how often they reject true nulls (the level) and alternatives (ideally 1)."""
 
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
 Report = Callable[[int, int], None]
 
 LEVELS = (0.05, 0.01, 1e-4)
+"""At which rejection rates are reported."""
 OURS = ("residual", "gtest", "fcit", "fisherz")
-"""Those of our tests that give p-values."""
+"""The tests of this package that give p-values."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """`draw(rng, n)` gives x, y, z; `null` says whether x and y are independent given z."""
+    """A distribution to sample from."""
 
     draw: Callable[[np.random.Generator, int], Sample]
+    """(rng, n) -> x, y, z"""
     n: int
     null: bool
+    """whether x and y are independent given z"""
 
 
 def linear(d: int) -> Callable[[np.random.Generator, int], Sample]:
@@ -114,7 +117,10 @@ CASES: dict[str, Case] = {
 
 
 def as_variables(x: np.ndarray, y: np.ndarray, z: np.ndarray, episode: np.ndarray | None = None) -> Variables:
-    """One input factor x, one input factor z (all its columns) and one target y."""
+    """Variables with two input factors, x and z (with all its columns), and one target y.
+
+    x and y are (n,) or (n, columns), z is (n, d), `episode` is (n,); without it the rows are independent draws.
+    """
 
     def factor(name: str, values: np.ndarray) -> Factor:
         kind = "binary" if np.isin(values, (0.0, 1.0)).all() else "continuous"
@@ -132,7 +138,7 @@ def as_variables(x: np.ndarray, y: np.ndarray, z: np.ndarray, episode: np.ndarra
     )
 
 
-def pair(
+def pair_p_value(
     test: IndependenceTest | PairTest,
     x: np.ndarray,
     y: np.ndarray,
@@ -140,7 +146,7 @@ def pair(
     episode: np.ndarray | None = None,
     seed: int = 0,
 ) -> float:
-    """The p-value of 'x independent of y given z'."""
+    """The p-value of 'x is independent of y given z'; arrays have n rows, `episode` as in `as_variables`."""
     if isinstance(test, IndependenceTest):
         return float(test(as_variables(x, y, z, episode), seed).p[0, 0])
     return float(test(x, y, z, seed))
@@ -158,55 +164,65 @@ def calibrate(
 ) -> dict[str, Any]:
     """Rejection rates of each test in each case, all tests on the same data.
 
-    With `folder` the p-values are kept there, a file per test and case, and a later call goes on from them.
-    `workers` processes share the replications; each replication has its own seed, so the answer is the same.
-    A test that has spent `budget` CPU seconds in a case stops there with the replications it has.
+    Args:
+        tests: name -> test.
+        cases: keys of `CASES`.
+        replications: data sets per test and case.
+        seed: of the data; each replication has its own seed, so the result does not depend on `workers`.
+        folder: where p-values are kept, a file per test and case, from which a later call continues.
+        report: called with (replications done, replications in total).
+        workers: processes that share the replications.
+        budget: CPU seconds after which a test stops in a case, with the replications it has.
+
+    Returns:
+        JSON-ready: "rows", one per test and case, and the settings.
     """
     rows, done, total = [], 0, len(tests) * len(cases) * replications
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context) if workers > 1 else contextlib.nullcontext() as pool:
         for name, test in tests.items():
             for case in cases:
-                found = _resume(folder, name, case, seed)
+                record = _resume(folder, name, case, seed)
                 run = partial(_replicate, test, case, seed)
-                while size := _batch(found, replications, budget, workers):
-                    numbers = range(len(found["p"]), len(found["p"]) + size)
+                while size := _batch(record, replications, budget, workers):
+                    numbers = range(len(record["p"]), len(record["p"]) + size)
                     for p, seconds in pool.map(run, numbers) if pool else map(run, numbers):
-                        found["p"].append(p)
-                        found["seconds"].append(round(seconds, 5))
+                        record["p"].append(p)
+                        record["seconds"].append(round(seconds, 5))
                     if folder is not None:
-                        write_json(_file(folder, name, case, seed), found)
-                    report(done + len(found["p"]), total)
+                        write_json(_file(folder, name, case, seed), record)
+                    report(done + len(record["p"]), total)
                 done += replications
-                rows.append(_row(name, case, found, replications))
+                rows.append(_row(name, case, record, replications))
     return {"rows": rows, "levels": list(LEVELS), "replications": replications, "seed": seed}
 
 
-def _batch(found: dict[str, list[float]], replications: int, budget: float, workers: int) -> int:
-    """How many replications to do before the next look at the clock."""
-    done, spent = len(found["p"]), sum(found["seconds"])
+def _batch(record: dict[str, list[float]], replications: int, budget: float, workers: int) -> int:
+    """Number of replications to run before the budget is checked again; 0 to stop."""
+    done, spent = len(record["p"]), sum(record["seconds"])
     if spent >= budget:
         return 0
-    # In rounds of 10, or as many as seem to fit in the budget; before the first one, who knows.
+    # Up to 10 per worker, or as many as fit in the budget at the mean cost so far; at first one per worker.
     fit = 10 if budget == math.inf else min(10.0, (budget - spent) * done / max(spent, 1e-9))
     return max(0, min(max(1, int(fit)) * workers, replications - done))
 
 
 def _replicate(test: IndependenceTest | PairTest, case: str, seed: int, number: int) -> tuple[float, float]:
-    """p and CPU seconds (which do not depend on what else the machine does) of one replication."""
+    """p-value and CPU seconds of one replication (wall-clock time would depend on the load of the machine)."""
     sample = CASES[case].draw(stream(seed, "calibrate", case, number), CASES[case].n)
     begin = time.process_time()
-    p = pair(test, *sample, seed=child_seed(seed, "calibrate", case, number))
+    p = pair_p_value(test, *sample, seed=child_seed(seed, "calibrate", case, number))
     return p, time.process_time() - begin
 
 
-def _row(name: str, case: str, found: dict[str, list[float]], replications: int) -> dict[str, Any]:
-    p = np.array(found["p"][:replications])
+def _row(name: str, case: str, record: dict[str, list[float]], replications: int) -> dict[str, Any]:
+    """Rejection rates at each level with 95% intervals, and the cost."""
+    p = np.array(record["p"][:replications])
     row: dict[str, Any] = {"test": name, "case": case, "n": CASES[case].n, "null": CASES[case].null}
     for level in LEVELS:
         low, high = wilson(float((p < level).mean()), len(p))
         row[f"{level:g}"] = {"rate": float((p < level).mean()), "low95": float(low), "high95": float(high)}
-    seconds = float(np.median(found["seconds"][:replications]))
+    seconds = float(np.median(record["seconds"][:replications]))
     return row | {"replications": len(p), "seconds": seconds, "smallest_p": float(p.min())}
 
 
@@ -215,6 +231,7 @@ def _file(folder: Path, name: str, case: str, seed: int) -> Path:
 
 
 def _resume(folder: Path | None, name: str, case: str, seed: int) -> dict[str, list[float]]:
+    """The p-values and seconds that an earlier call has kept; empty lists if there are none."""
     if folder is not None and _file(folder, name, case, seed).exists():
         return read_json(_file(folder, name, case, seed))
     return {"p": [], "seconds": []}
@@ -230,7 +247,10 @@ def study(
     workers: int = 1,
     budget: float = math.inf,
 ) -> dict[str, Any]:
-    """`calibrate` by name: our tests and the installed peers, each on the cases it is made for."""
+    """`calibrate` by name: our tests and those of installed packages, each on the cases it is made for.
+
+    `names` and `cases` None mean all; the other arguments are those of `calibrate`. Returns "rows" and "provenance".
+    """
     available: dict[str, IndependenceTest | PairTest] = {name: make_test(name) for name in OURS} | installed()
     if unknown := [name for name in names or () if name not in available]:
         raise BecauseError(
@@ -252,6 +272,6 @@ def study(
 
 
 def _fits(name: str, case: str) -> bool:
-    """Counting tests are for categories, the others for numbers, and some cannot take many rows."""
-    counts = name == "gtest" or name in COUNTING
-    return counts == case.startswith("categorical") and CASES[case].n <= MOST_ROWS.get(name, math.inf)
+    """Whether a test is made for a case: categorical or numeric data, and not too many rows for it."""
+    for_categories = name == "gtest" or name in COUNTING
+    return for_categories == case.startswith("categorical") and CASES[case].n <= MOST_ROWS.get(name, math.inf)

@@ -1,4 +1,4 @@
-"""Fuzzed texts: grids, settings of methods and factor specs. What is accepted must mean what it says."""
+"""Fuzzed texts: grids, method settings and factor specs. An accepted text must have been read as it is written."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from benchmarks.fuzz import mutations as damage
 from benchmarks.fuzz.mutations import Rng, pick
 
 Case = tuple[str, Callable[[], str]]
-"""(what was done to it, read it: 'accepted', or 'unprotected' where it differs and nothing could have told)"""
+"""(description of the damage, function that reads the input)
+
+The function returns 'accepted', or 'unprotected' where the content differs and no checksum could have revealed it.
+"""
 
 
 class Wrong(Exception):
-    """What should have been refused was accepted."""
+    """An input was accepted that should have been refused."""
 
 
 # Configs -----------------------------------------------------------------------------------------------
@@ -50,16 +53,16 @@ chunk: 100
 
 
 def grid_case(rng: Rng, base: Path, work: Path) -> Case:
+    """A damaged ``grid.yaml`` in `work`."""
     what, text = _text(rng, GRID, "yaml")
     (work / "grid.yaml").write_bytes(text)
 
     def read() -> str:
         grid = read_grid(work / "grid.yaml")
-        found = jobs(grid)
-        told = _plain(text, "yaml")
-        for key, value in told.items():
+        planned = jobs(grid)
+        for key, value in _plain(text, "yaml").items():
             _same(getattr(grid, key), value, key)
-        for job in found:
+        for job in planned:
             for cell in job.cells.values():
                 _sound_numbers(cell["config"])
         return "accepted"
@@ -68,7 +71,7 @@ def grid_case(rng: Rng, base: Path, work: Path) -> Case:
 
 
 def settings_case(rng: Rng, base: Path, work: Path) -> Case:
-    """``--set NAME=VALUE``, read as `because train` reads it before a run begins."""
+    """Damaged ``--set NAME=VALUE`` options, read as `because train` reads them before a run begins."""
     method = pick(rng, sorted(METHODS))
     known = _leaves(METHODS[method].config())
     whats, texts = [], []
@@ -87,11 +90,11 @@ def settings_case(rng: Rng, base: Path, work: Path) -> Case:
     def read() -> str:
         overrides = dict(setting(text) for text in texts)
         config = make_method(method, overrides, world).config
-        write_json(work / "config.json", asdict(config))  # the first thing that a run does
-        have = _leaves(config)
+        write_json(work / "config.json", asdict(config))  # as a run does first
+        values = _leaves(config)
         for key, value in overrides.items():
-            if key in have:
-                _same(have[key], value, key)
+            if key in values:
+                _same(values[key], value, key)
         _sound_numbers(asdict(config))
         return "accepted"
 
@@ -113,6 +116,7 @@ FACTORS = {
 
 
 def factors_case(rng: Rng, base: Path, work: Path) -> Case:
+    """A damaged ``factors.yaml`` or ``factors.json`` in `work`."""
     style = pick(rng, ("yaml", "json"))
     tree = {key: value for key, value in FACTORS.items() if key != "codes" or rng.random() < 0.5}
     what, text = _text(rng, damage.as_yaml(tree) if style == "yaml" else damage.as_json(tree), style)
@@ -120,23 +124,23 @@ def factors_case(rng: Rng, base: Path, work: Path) -> Case:
 
     def read() -> str:
         spec = FactorSpec.from_file(work / f"factors.{style}")
-        told, have = _plain(text, style), spec.to_dict()
+        written, read_back = _plain(text, style), spec.to_dict()
         for group in ("state", "action", "goal"):
-            entries = [_entry(group, entry) for entry in told.get(group) or ()]
-            _same(have[group], entries, group)
-        _same(have.get("codes"), told.get("codes"), "codes")
-        if extra := set(told) - {"state", "action", "goal", "codes"}:
+            entries = [_entry(group, entry) for entry in written.get(group) or ()]
+            _same(read_back[group], entries, group)
+        _same(read_back.get("codes"), written.get("codes"), "codes")
+        if extra := set(written) - {"state", "action", "goal", "codes"}:
             raise Wrong(f"the entry {sorted(map(str, extra))[0]!r} is ignored")
-        _sound_numbers(have)
+        _sound_numbers(read_back)
         return "accepted"
 
     return what, read
 
 
-def _entry(group: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    """A factor as `to_dict` writes it."""
-    columns = told["columns"]
-    out = dict(told) | {"columns": [columns, columns + 1] if isinstance(columns, int) else columns}
+def _entry(group: str, written: Mapping[str, Any]) -> dict[str, Any]:
+    """A factor of the file in the form in which `to_dict` writes it."""
+    columns = written["columns"]
+    out = dict(written) | {"columns": [columns, columns + 1] if isinstance(columns, int) else columns}
     if group == "goal":
         out = {"relation": "equal", "tolerance": 1e-6} | out
     if out.get("kind") in ("", out["name"]):
@@ -150,7 +154,7 @@ def _entry(group: str, told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(rng: Rng, text: str, style: str) -> tuple[str, bytes]:
-    """A text file damaged as a tree (up to three times), as lines or as bytes."""
+    """A text file, damaged as a tree (up to three times), as lines or as bytes, and the description of the damage."""
     way = rng.random()
     if way < 0.5:
         tree, whats = _plain(text.encode(), style), []
@@ -165,56 +169,56 @@ def _text(rng: Rng, text: str, style: str) -> tuple[str, bytes]:
 
 
 def _plain(text: bytes, style: str) -> Any:
-    """The text as its format's plainest reader has it; a key that is there twice must have been refused."""
+    """The content by the format's standard reader; a duplicate key, which it ignores, must have been refused."""
     if style == "yaml":
-        _refuse_twins(yaml.compose(text, Loader=yaml.SafeLoader))
+        _check_duplicate_keys(yaml.compose(text, Loader=yaml.SafeLoader))
         return yaml.safe_load(text)
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
-            raise Wrong("a key is there twice")
+            raise Wrong("a duplicate key")
         return dict(pairs)
 
-    return json.loads(text, object_pairs_hook=once)
+    return json.loads(text, object_pairs_hook=unique)
 
 
-def _refuse_twins(node: Any) -> None:
+def _check_duplicate_keys(node: Any) -> None:
     if isinstance(node, yaml.MappingNode):
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if len(set(keys)) < len(keys):
-            raise Wrong("a key is there twice")
+            raise Wrong("a duplicate key")
         for _, value in node.value:
-            _refuse_twins(value)
+            _check_duplicate_keys(value)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _refuse_twins(value)
+            _check_duplicate_keys(value)
 
 
-def _same(have: Any, told: Any, where: str) -> None:
-    """`have` is what was told; text may stand for the number or list that it spells."""
-    if isinstance(told, str) and not isinstance(have, str):
+def _same(value: Any, written: Any, where: str) -> None:
+    """Raise `Wrong` unless `value` is what was written; text may stand for the number or list that it spells."""
+    if isinstance(written, str) and not isinstance(value, str):
         try:
-            told = json.loads(told)
+            written = json.loads(written)
         except ValueError:
-            told = float(told)  # YAML has 1e-06 for text
-    if isinstance(have, dict | tuple | list) and isinstance(told, dict | tuple | list):
-        mine = have.items() if isinstance(have, dict) else enumerate(have)
-        theirs = dict(told.items() if isinstance(told, dict) else enumerate(told))
-        if isinstance(have, dict) == isinstance(told, dict) and len(have) == len(theirs):
-            for key, value in mine:
-                _same(value, theirs.get(key, Wrong), f"{where}.{key}")
+            written = float(written)  # YAML reads 1e-06 as text
+    if isinstance(value, dict | tuple | list) and isinstance(written, dict | tuple | list):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        expected = dict(written.items() if isinstance(written, dict) else enumerate(written))
+        if isinstance(value, dict) == isinstance(written, dict) and len(value) == len(expected):
+            for key, entry in entries:
+                _same(entry, expected.get(key, Wrong), f"{where}.{key}")
             return
-    elif isinstance(have, bool) == isinstance(told, bool) and have in (told, _as_float(told)):
+    elif isinstance(value, bool) == isinstance(written, bool) and value in (written, _as_float(written)):
         return
-    raise Wrong(f"{where} was told {str(told)[:60]!r} and is {str(have)[:60]!r}")
+    raise Wrong(f"{where} was written as {str(written)[:60]!r} and read as {str(value)[:60]!r}")
 
 
-def _as_float(told: Any) -> Any:
-    return float(told) if isinstance(told, int) and abs(told) < 1e300 else told
+def _as_float(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and abs(value) < 1e300 else value
 
 
 def _sound_numbers(tree: Any) -> None:
-    """No number that cannot be kept, and no negative count."""
+    """Raise `Wrong` for a number that is not finite and for a negative count."""
     if isinstance(tree, Mapping):
         tree = [*tree.values()]
     if isinstance(tree, list | tuple):
@@ -226,10 +230,10 @@ def _sound_numbers(tree: Any) -> None:
         raise Wrong(f"the count {tree}")
 
 
-def _leaves(config: Any, of: str = "") -> dict[str, Any]:
-    """Settings by their whole names."""
+def _leaves(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Settings by their full dotted names."""
     out: dict[str, Any] = {}
     for f in fields(config):
         value = getattr(config, f.name)
-        out |= _leaves(value, f"{of}{f.name}.") if is_dataclass(value) else {of + f.name: value}
+        out |= _leaves(value, f"{prefix}{f.name}.") if is_dataclass(value) else {prefix + f.name: value}
     return out

@@ -1,7 +1,7 @@
-"""Fuzzed files of numbers: logs, datasets, checkpoints.
+"""Fuzzed files of numbers: logs, datasets and checkpoints.
 
-What is accepted must be fit to learn from (logs), or be what was written (datasets and checkpoints, which carry
-checksums).
+An accepted log must be fit to learn from. An accepted dataset or checkpoint, which has checksums, must be the one that
+was written.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import yaml
 
 from because_rl.datasets.load import load
-from because_rl.datasets.own_dataset import adopt, fit_spec, write_dataset
-from because_rl.datasets.own_log import Log, read_log
-from because_rl.datasets.propose_factors import propose
+from because_rl.datasets.propose_factors import propose_factors
+from because_rl.datasets.user_dataset import add_action_codes, prepare_log, write_dataset
+from because_rl.datasets.user_log import Log, read_log
 from because_rl.factors import FactorSpec
 from because_rl.io import arrays_sha256, read_arrays, read_json, write_arrays, write_text
 from because_rl.rng import stream
@@ -31,7 +31,7 @@ from benchmarks.fuzz.mutations import Rng, pick
 
 
 def prepare_data(base: Path) -> None:
-    """A log in three layouts, and the Minari dataset that it becomes."""
+    """Write a log in three layouts and the Minari dataset made from it into `base`."""
     rng, episodes, length = stream(0, "fuzz", "data"), 12, 5
     n = episodes * length
     push = rng.normal(size=(n, 1)).astype(np.float32)
@@ -63,18 +63,19 @@ def prepare_data(base: Path) -> None:
                 group[name] = array[rows]
             group.attrs["total_steps"] = length
     log = read_log(base / "flat.hdf5")
-    write_dataset(adopt(log, _proposed(log)), base / "dataset")
+    write_dataset(prepare_log(log, _proposed(log)), base / "dataset")
     write_text(base / "sha256", _transitions_sha256(load(base / "dataset")))
 
 
 def log_case(rng: Rng, base: Path, work: Path) -> Case:
+    """A damaged log in one of the layouts."""
     path = work / "log.hdf5"
     shutil.copy(base / pick(rng, ("flat.hdf5", "ids.hdf5", "grouped.hdf5")), path)
     what = _damage_hdf5_file(rng, path)
 
     def read() -> str:
         log = read_log(path)
-        adopted = adopt(log, _proposed(log))
+        adopted = prepare_log(log, _proposed(log))
         for episode in adopted.episodes:
             steps = len(episode["actions"])
             if not all(np.isfinite(array).all() for array in episode.values()):
@@ -89,7 +90,7 @@ def log_case(rng: Rng, base: Path, work: Path) -> Case:
 
 
 def dataset_case(rng: Rng, base: Path, work: Path) -> Case:
-    """Read as a dataset to learn from, and as a user's log: both know its checksums."""
+    """A damaged dataset, read as a dataset or as a user's log: both readers verify its checksums."""
     folder = work / "dataset"
     shutil.copytree(base / "dataset", folder)
     name = pick(rng, ("data/main_data.hdf5",) * 3 + ("data/metadata.json", "checksums.json"))
@@ -100,11 +101,11 @@ def dataset_case(rng: Rng, base: Path, work: Path) -> Case:
     gone = not (folder / "checksums.json").exists()
 
     def read() -> str:
-        found = reader(folder)
-        if isinstance(found, Log):
-            same = found.sha256 == read_log(base / "dataset").sha256
+        content = reader(folder)
+        if isinstance(content, Log):
+            same = content.sha256 == read_log(base / "dataset").sha256
         else:
-            same = _transitions_sha256(found) == (base / "sha256").read_text()
+            same = _transitions_sha256(content) == (base / "sha256").read_text()
         if not same and not gone:
             raise Wrong("other data than were written")
         return "accepted" if same else "unprotected"
@@ -113,29 +114,31 @@ def dataset_case(rng: Rng, base: Path, work: Path) -> Case:
 
 
 def _proposed(log: Log) -> FactorSpec:
-    return fit_spec(log, FactorSpec.from_dict(yaml.safe_load(propose(log))))
+    return add_action_codes(log, FactorSpec.from_dict(yaml.safe_load(propose_factors(log))))
 
 
-def _transitions_sha256(found: Transitions) -> str:
+def _transitions_sha256(data: Transitions) -> str:
     names = ("state", "action", "next_state", "goal", "reward", "terminated", "truncated", "episode", "step")
-    return arrays_sha256({name: getattr(found, name) for name in names})
+    return arrays_sha256({name: getattr(data, name) for name in names})
 
 
 # Checkpoints -------------------------------------------------------------------------------------------
 
 
 def prepare_arrays(base: Path) -> None:
+    """Write a checkpoint of several arrays into `base`."""
     rng = stream(0, "fuzz", "arrays")
     arrays = {f"layer/{n}": rng.normal(size=(n, 3)).astype(np.float32) for n in range(1, 4)}
     write_arrays(base / "arrays.npz", arrays | {"step": np.array([7, 7]), "flag": np.array(True), "none": np.zeros(0)})
 
 
 def arrays_case(rng: Rng, base: Path, work: Path) -> Case:
+    """A checkpoint with damaged bytes, or a valid archive of other arrays."""
     path = work / "arrays.npz"
     if rng.random() < 0.7:
         what, data = damage.damage_bytes(rng, (base / "arrays.npz").read_bytes())
         path.write_bytes(data)
-    else:  # a sound archive of other arrays, under the old checksum
+    else:  # a valid archive of other arrays with the old checksum
         with np.load(base / "arrays.npz") as file:
             arrays = {name: file[name] for name in file.files}
         name = pick(rng, sorted(arrays))
@@ -157,12 +160,14 @@ def arrays_case(rng: Rng, base: Path, work: Path) -> Case:
 
 
 def prepare_run(base: Path) -> None:
+    """Train a tiny run into `base`."""
     prepare_data(base)
     tiny = {"steps": 4, "hidden": 4, "batch": 4}
     train("td3bc", base / "dataset", base, base / "run", [0, 1], tiny, chunk=4)
 
 
 def run_case(rng: Rng, base: Path, work: Path) -> Case:
+    """A run folder with a damaged run.json or checkpoint."""
     folder = work / "run"
     shutil.copytree(base / "run", folder)
     name = pick(rng, ("run.json", "td3bc.npz"))
@@ -170,10 +175,10 @@ def run_case(rng: Rng, base: Path, work: Path) -> Case:
 
     def read() -> str:
         load_agent(folder, base)
-        known, sound = read_run(folder), read_run(base / "run")
+        damaged, intact = read_run(folder), read_run(base / "run")
         if arrays_sha256(read_arrays(folder / "td3bc.npz")) != arrays_sha256(read_arrays(base / "run" / "td3bc.npz")):
             raise Wrong("other weights than were written")
-        if any(known[key] != sound[key] for key in IDENTITY):
+        if any(damaged[key] != intact[key] for key in IDENTITY):
             raise Wrong("another run than was written")
         return "accepted"
 
@@ -207,6 +212,6 @@ def _damage_hdf5_file(rng: Rng, path: Path) -> str:
     for _ in range(int(rng.integers(1, 3))):
         try:
             whats.append(damage.damage_hdf5(rng, path))
-        except Exception as error:  # HDF5 itself may refuse to do this after that
+        except Exception as error:  # HDF5 may refuse a change after an earlier one
             whats.append(type(error).__name__)
     return ", ".join(whats)

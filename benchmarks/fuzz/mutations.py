@@ -1,6 +1,6 @@
-"""Damage of all kinds: to bytes, to lines of text, to trees of plain data and to HDF5 files; each a function of an rng.
+"""Random damage to bytes, to lines of text, to trees of plain data and to HDF5 files, decided by a random generator.
 
-Every function gives what it made together with a word for what it did. Nothing here knows what is being damaged.
+Every function returns a word for the damage (and the damaged copy, except for files). None depends on the content.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ NUMBERS = (
     -float("inf"),
 )
 NEST = "@nest@"
-"""stands for more levels than Python's readers of JSON and YAML take; writers would not take them either"""
+"""placeholder for more levels of nesting than Python's JSON and YAML readers accept; the writers do not, either"""
 LEVELS = {"json": 50_000, "yaml": 1_200}
 
 
 def pick(rng: Rng, choices: Any) -> Any:
+    """One of the choices, uniformly."""
     return choices[int(rng.integers(len(choices)))]
 
 
@@ -67,7 +68,7 @@ def pick(rng: Rng, choices: Any) -> Any:
 
 
 def damage_bytes(rng: Rng, data: bytes) -> tuple[str, bytes]:
-    """One of: flipped bits, a cut, a hole, a stretch repeated, turned to noise or to zeros, two stretches swapped."""
+    """Bits flipped, the end cut off, a stretch removed, repeated, made noise or zeros, or two stretches swapped."""
     size = max(len(data), 1)
     at, other = (int(x) for x in rng.integers(0, size, 2))
     length = min(int(2 ** rng.uniform(0, 10)), size)
@@ -96,11 +97,11 @@ def damage_bytes(rng: Rng, data: bytes) -> tuple[str, bytes]:
 
 
 def damage_lines(rng: Rng, text: str) -> tuple[str, str]:
-    """Of a YAML file: a line repeated, lost, moved or indented, or something foreign put in."""
+    """A YAML file with one line repeated, lost, moved or indented, or with a foreign construct inserted."""
     lines = text.splitlines()
     at, other = (int(x) for x in rng.integers(0, len(lines), 2))
     usual = ("repeated line", "lost line", "moved line", "indent", "tab", "foreign")
-    what = pick(rng, usual if rng.random() < 0.95 else ("bomb", "loop", "nested"))  # these take long
+    what = pick(rng, usual if rng.random() < 0.95 else ("bomb", "loop", "nested"))  # these are slow to read
     if what == "repeated line":
         lines.insert(other, lines[at])
     elif what == "lost line":
@@ -121,7 +122,7 @@ def damage_lines(rng: Rng, text: str) -> tuple[str, str]:
             "\ufeff",
         )
         lines.insert(at, pick(rng, foreign))
-    elif what == "bomb":  # 10^12 words for whoever writes it out
+    elif what == "bomb":  # expands to 10^12 words
         levels = [f"b{n}: &b{n} [{', '.join([f'*b{n - 1}'] * 10)}]" for n in range(1, 13)]
         lines += ["b0: &b0 [x]", *levels] if rng.random() < 0.5 else [f"{_key(lines[at])}: &b0 [x]", *levels]
     elif what == "loop":
@@ -139,11 +140,11 @@ def _key(line: str) -> str:
 
 
 def damage_tree(rng: Rng, tree: Any) -> tuple[str, Any]:
-    """A copy with one node lost, renamed, doubled, wrapped or replaced by something of another type or size."""
+    """A copy with one node lost, renamed, doubled, wrapped or replaced by a value of another type or size."""
     tree = copy.deepcopy(tree)
     places = list(_places(tree))
     if not places:
-        return "replaced", odd(rng, tree)
+        return "replaced", replacement(rng, tree)
     holder, key = pick(rng, places)
     old = holder[key]
     usual = ("lost", "renamed", "doubled", "wrapped", "replaced", "replaced", "number", "number")
@@ -162,7 +163,7 @@ def damage_tree(rng: Rng, tree: Any) -> tuple[str, Any]:
         number = isinstance(old, int | float) and not isinstance(old, bool)
         holder[key] = pick(rng, (-old, old + 1, old * 1000, old + 0.5, *NUMBERS)) if number else pick(rng, NUMBERS)
     else:
-        what, holder[key] = "replaced", odd(rng, old)
+        what, holder[key] = "replaced", replacement(rng, old)
     return what, tree
 
 
@@ -171,15 +172,17 @@ def _nested(style: str) -> str:
 
 
 def as_json(tree: Any) -> str:
+    """JSON text, with `NEST` expanded."""
     return json.dumps(tree, indent=1).replace(f'"{NEST}"', _nested("json"))
 
 
 def as_yaml(tree: Any) -> str:
+    """YAML text, with `NEST` expanded."""
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).replace(f"'{NEST}'", _nested("yaml"))
 
 
-def odd(rng: Rng, old: Any) -> Any:
-    """Something else, of any type."""
+def replacement(rng: Rng, old: Any) -> Any:
+    """Another value, of any type."""
     kinds: tuple[Callable[[], Any], ...] = (
         lambda: None,
         lambda: bool(rng.integers(2)),
@@ -207,7 +210,7 @@ def _places(tree: Any) -> Any:
 
 
 def damage_hdf5(rng: Rng, path: Path) -> str:
-    """What a program could have written wrong: shapes, types, values, names, links and attributes."""
+    """Damage that a faulty program could write: shapes, types, values, names, links and attributes."""
     import h5py
 
     with h5py.File(path, "r+") as file:
@@ -274,7 +277,7 @@ def _damage_array(rng: Rng, file: Any, name: str, what: str) -> None:
     del file[name]
     if what == "empty":
         file[name] = h5py.Empty("f4")
-    elif what == "huge":  # promised, not stored
+    elif what == "huge":  # declared, not stored
         file.create_dataset(name, (2 ** int(rng.integers(33, 60)), *old.shape[1:]), "f4", chunks=(16, *old.shape[1:]))
     elif what == "group for array":
         file.create_group(name)["x"] = old

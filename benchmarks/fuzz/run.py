@@ -1,10 +1,10 @@
-"""Fuzzing: many damaged inputs, and what became of each: ``python -m benchmarks fuzz --inputs 20000 -o fuzz.json``.
+"""Fuzzing: read many damaged inputs and count the outcomes; ``python -m benchmarks fuzz --inputs 20000 -o fuzz.json``.
 
-Good outcomes: `refused` (with a BecauseError), `accepted` (and it holds what it must), `unprotected` (it differs from
-what was written, in a file that carries no checksum). Faults: `traceback`, `wrong` (accepted, though it should not
-be), `hang`, `crash`. Inputs are read in processes of their own: damaged HDF5 can hang or kill the C library.
-Every input is a function of seed, target and number, so that a fault is found again by its number (a run's also of
-the time and place that its run.json tells).
+Good outcomes: `refused` (with a BecauseError), `accepted` (and its content is valid), `unprotected` (it differs from
+what was written, in a file without a checksum). Faults: `traceback`, `wrong` (accepted, but should not have been),
+`hang`, `crash`. Inputs are read in separate processes: damaged HDF5 can hang or kill the C library. Every input is a
+function of seed, target and number, so a fault can be reproduced by its number (an input of target `run` also depends
+on the time and path in its run.json).
 """
 
 from __future__ import annotations
@@ -36,22 +36,25 @@ from benchmarks.fuzz.mutations import Rng
 FAULTS = ("traceback", "wrong", "hang", "crash")
 OUTCOMES = ("refused", "accepted", "unprotected", *FAULTS)
 START = 200.0
-"""Seconds for a process to start"""
+"""Seconds allowed for a process to start"""
 MEMORY = 4 * 2**30
-"""Bytes that reading one may take on top of the program: what promises more must be refused"""
+"""Bytes that reading one input may allocate on top of the program: an input that declares more must be refused"""
 SHOWN = 5
-"""Faults of one kind that are told in full"""
+"""Input numbers listed for each kind of fault"""
 
 
 @dataclass(frozen=True)
 class Target:
+    """A kind of input to damage and read."""
+
     case: Callable[[Rng, Path, Path], configs.Case]
+    """(generator, folder with the sound inputs, work folder) -> damaged input"""
     share: float
     """of all inputs"""
     prepare: Callable[[Path], None] | None = None
-    """write the sound inputs"""
+    """writes the sound inputs into a folder"""
     patience: float = 5.0
-    """seconds for one input, of which sound ones take milliseconds"""
+    """CPU seconds after which reading one input counts as a hang; sound inputs take milliseconds"""
 
 
 TARGETS = {
@@ -72,7 +75,11 @@ def fuzz(
     report: Callable[[int, int], None] = lambda done, total: None,
     workers: int = 1,
 ) -> dict[str, Any]:
-    """The table of outcomes by target, and the faults."""
+    """Damage and read `inputs` inputs; returns the outcomes by target (`rows`), and the faults with `examples`.
+
+    `targets` restricts the targets (all), `workers` is how many are examined at a time, and `report` is called with
+    the numbers of inputs done and in total.
+    """
     if unknown := set(targets) - set(TARGETS):
         raise BecauseError(
             f"There is no target {min(unknown)!r}.", need=f"one of {', '.join(TARGETS)}.", fix="correct --target."
@@ -83,7 +90,7 @@ def fuzz(
     whole = sum(TARGETS[name].share for name in chosen)
     shares = {name: max(1, round(inputs * TARGETS[name].share / whole)) for name in chosen}
     rows: list[dict[str, Any]] = []
-    faults: list[dict[str, Any]] = []
+    examples: list[dict[str, Any]] = []
     done = Counter[str]()
 
     def examine(name: str) -> tuple[list[dict[str, Any]], float]:
@@ -94,20 +101,20 @@ def fuzz(
             report(done.total(), sum(shares.values()))
         return verdicts, time.monotonic() - begin
 
-    with ThreadPoolExecutor(max(1, workers)) as pool:  # a thread only waits for its process
+    with ThreadPoolExecutor(max(1, workers)) as pool:  # a thread only waits for its process to answer
         for name, (verdicts, seconds) in zip(chosen, pool.map(examine, chosen), strict=True):
             tally = Counter(verdict["outcome"] for verdict in verdicts)
             row = {"target": name, "inputs": len(verdicts)} | {outcome: tally[outcome] for outcome in OUTCOMES}
             rows.append(row | {"seconds": round(seconds, 1)})
-            faults += _told(name, verdicts)
-    found = sum(row[outcome] for row in rows for outcome in FAULTS)
+            examples += _examples(name, verdicts)
+    faults = sum(row[outcome] for row in rows for outcome in FAULTS)
     total = sum(row["inputs"] for row in rows)
-    told = {"inputs": total, "seed": seed, "faults": found, "rows": rows, "examples": faults}
-    return told | {"provenance": provenance(inputs=inputs, seed=seed, targets=chosen)}
+    result = {"inputs": total, "seed": seed, "faults": faults, "rows": rows, "examples": examples}
+    return result | {"provenance": provenance(inputs=inputs, seed=seed, targets=chosen)}
 
 
-def _told(name: str, verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The first faults of each kind, with the number of those like them."""
+def _examples(name: str, verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One fault of each kind, with the count and the first numbers of those like it."""
     alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for verdict in verdicts:
         if verdict["outcome"] in FAULTS:
@@ -120,15 +127,15 @@ def _told(name: str, verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 
 
 def judge(target: Target, rng: Rng, base: Path, work: Path) -> dict[str, Any]:
-    """Make one damaged input and see what its reader does."""
+    """Make one damaged input in the new folder `work`, read it, and return outcome, where, damage and why."""
     work.mkdir()
     outcome, where, why, what = "accepted", "", "", ""
     try:
         what, read = target.case(rng, base, work)
         outcome = read()
     except BecauseError as error:
-        whole = all(isinstance(part, str) and part.strip() for part in (error.got, error.need, error.fix))
-        outcome, why = "refused" if whole else "traceback", str(error)
+        complete = all(isinstance(part, str) and part.strip() for part in (error.got, error.need, error.fix))
+        outcome, why = "refused" if complete else "traceback", str(error)
     except configs.Wrong as error:
         outcome, where, why = "wrong", " ".join(str(error).split()[:2]), str(error)
     except Exception as error:
@@ -144,27 +151,27 @@ def judge(target: Target, rng: Rng, base: Path, work: Path) -> dict[str, Any]:
 
 
 def verdicts_of(name: str, target: Target, seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """The verdicts of inputs 0 to count - 1, in order; a process that hangs or dies is replaced."""
+    """The verdicts on inputs 0 to count - 1, in order; a process that hangs or dies is replaced."""
     with tempfile.TemporaryDirectory(prefix="because-fuzz-") as folder:
-        base, at = Path(folder) / "base", 0
+        base, number = Path(folder) / "base", 0
         base.mkdir()
         if target.prepare is not None:
             target.prepare(base)
-        while at < count:
+        while number < count:
             context = multiprocessing.get_context("spawn")
-            pipe, theirs = context.Pipe(duplex=False)
-            task = (theirs, name, target, seed, range(at, count), Path(folder))
+            pipe, child_end = context.Pipe(duplex=False)
+            task = (child_end, name, target, seed, range(number, count), Path(folder))
             process = context.Process(target=_serve, args=task, daemon=True)
             process.start()
-            theirs.close()
+            child_end.close()
             try:
                 if not pipe.poll(START):
-                    raise BecauseError("A process did not start.", need="a machine with room.", fix="try again.")
+                    raise BecauseError("A process did not start.", need="free memory and CPU time.", fix="try again.")
                 pipe.recv()  # it is ready
-                while at < count:
+                while number < count:
                     verdict = _next(pipe, target.patience, process)
-                    yield {"number": at} | verdict
-                    at += 1
+                    yield {"number": number} | verdict
+                    number += 1
                     if verdict["outcome"] in ("hang", "crash"):
                         break
             finally:
@@ -175,7 +182,7 @@ def verdicts_of(name: str, target: Target, seed: int, count: int) -> Iterator[di
 def _next(pipe: Connection, patience: float, process: BaseProcess) -> dict[str, Any]:
     try:
         begin, outcome, why = _cpu_seconds(process), "hang", f"no answer in {patience:g} s of CPU time"
-        for _ in range(20):  # on a busy machine it may not have been its turn
+        for _ in range(20):  # on a busy machine the process may not have had CPU time
             if pipe.poll(patience):
                 return pipe.recv()
             if _cpu_seconds(process) > begin + 0.9 * patience:
@@ -188,16 +195,16 @@ def _next(pipe: Connection, patience: float, process: BaseProcess) -> dict[str, 
 
 def _cpu_seconds(process: BaseProcess) -> float:
     try:
-        told = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return time.monotonic()
-    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _serve(pipe: Connection, name: str, target: Target, seed: int, todo: range, folder: Path) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()  # dies with it
+    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()  # ends with its parent
     warnings.simplefilter("ignore")
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_in_use() + MEMORY, most))
@@ -208,7 +215,7 @@ def _serve(pipe: Connection, name: str, target: Target, seed: int, todo: range, 
 
 
 def _in_use() -> int:
-    """Bytes of address space that this process has."""
+    """Bytes of address space that this process uses."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except OSError:

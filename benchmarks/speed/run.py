@@ -1,4 +1,4 @@
-"""What one experiment costs: the commands ``train`` and ``evaluate`` as a user gives them, compilation included."""
+"""Time of one experiment: the commands ``train`` and ``evaluate`` as a user runs them, compilation included."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from because_rl.datasets.home import home
+from because_rl.datasets.paths import home_folder
 from because_rl.errors import BecauseError
 from because_rl.provenance import provenance
 
@@ -26,31 +26,34 @@ def run_cost(
     root: Path | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Seconds of training and of evaluating in both splits, in fresh processes and with no program compiled yet."""
+    """Seconds of training and of evaluating in both splits, in fresh processes with an empty compilation cache.
+
+    Returns one row with the seconds of each command, their sum and the success by split.
+    """
     overrides = [part for name, value in (settings or {}).items() for part in ("--set", f"{name}={value}")]
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="because-cost-") as place:
-        run, where = Path(place) / "run", ("--root", str(home(root)), "--json")
+    with tempfile.TemporaryDirectory(prefix="because-cost-") as folder:
+        run, common = Path(folder) / "run", ("--root", str(home_folder(root)), "--json")
         commands = {
-            "train": ("train", method, "--data", data, "--seeds", str(seeds), *overrides, "-o", str(run), *where),
-            "evaluate": ("evaluate", str(run), "--split", "IO", "--episodes", str(episodes), *where),
+            "train": ("train", method, "--data", data, "--seeds", str(seeds), *overrides, "-o", str(run), *common),
+            "evaluate": ("evaluate", str(run), "--split", "IO", "--episodes", str(episodes), *common),
         }
-        fresh = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(Path(place) / "programs")}
-        seconds, told = {}, {}
+        fresh = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(Path(folder) / "programs")}
+        seconds, output = {}, {}
         for n, (name, command) in enumerate(commands.items()):
             report(n, len(commands))
-            clock = time.perf_counter()
+            begin = time.perf_counter()
             done = subprocess.run([sys.executable, "-m", "because_rl", *command], capture_output=True, env=fresh)
-            seconds[name] = round(time.perf_counter() - clock, 1)
+            seconds[name] = round(time.perf_counter() - begin, 1)
             if done.returncode:
                 raise BecauseError(
                     f"'because {name}' ended with exit code {done.returncode}.",
-                    need="it to end well.",
-                    fix=f"see what it said: {done.stderr.decode(errors='replace').strip()[-500:]}",
+                    need="exit code 0.",
+                    fix=f"see its error output: {done.stderr.decode(errors='replace').strip()[-500:]}",
                 )
-            told[name] = json.loads(done.stdout)
+            output[name] = json.loads(done.stdout)
         report(len(commands), len(commands))
-    success = {split: found["success"] for split, found in told["evaluate"]["splits"].items()}
+    success = {split: result["success"] for split, result in output["evaluate"]["splits"].items()}
     row = {"data": data, "method": method, "seeds": seeds, "episodes": 2 * episodes, **seconds}
     return {
         "rows": [row | {"seconds": round(sum(seconds.values()), 1), "success": success, "load_before": round(load, 2)}],

@@ -1,6 +1,6 @@
-"""TD3+BC of d3rlpy (PyTorch), where it is installed, for the comparison of training speed in one run.
+"""TD3+BC of d3rlpy (PyTorch), where it is installed, to compare training speed in the same run.
 
-d3rlpy 2.8 pins a gymnasium older than ours, which it does not need here, so it comes without its dependencies:
+d3rlpy 2.8 pins a gymnasium older than ours, which is not needed here, so install it without its dependencies:
 ``pip install torch tqdm gym structlog colorama dataclasses-json scikit-learn && pip install --no-deps d3rlpy``.
 """
 
@@ -18,26 +18,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from because_rl.algorithms.td3bc import Continuous, TD3BCConfig
-from because_rl.models.column_statistics import statistics
 from because_rl.models.layout import Layout
 from because_rl.models.policy import PolicyInput
+from because_rl.models.prepared_data import statistics
 from because_rl.rng import child_seed
 from because_rl.transitions import Transitions
 
 PEER = "td3bc (d3rlpy)"
-MISSING = "not installed: benchmarks/speed/training_peer.py says how"
+MISSING = "not installed: benchmarks/speed/training_peer.py has instructions"
 
 
 def installed() -> bool:
+    """Whether d3rlpy and PyTorch can be imported."""
     return all(find_spec(module) for module in ("torch", "d3rlpy"))
 
 
 def versions() -> dict[str, str]:
+    """Versions of the installed packages among them."""
     return {package: version(package) for package in ("torch", "d3rlpy") if find_spec(package)}
 
 
-def ways() -> list[dict[str, Any]]:
-    """To train: all threads, or one, which small networks may prefer; on a GPU this makes no difference."""
+def modes() -> list[dict[str, Any]]:
+    """Devices and thread counts to measure: all threads and one, which may suit small networks; one mode on a GPU."""
     import torch  # type: ignore[import-not-found]
 
     if torch.cuda.is_available():
@@ -46,17 +48,17 @@ def ways() -> list[dict[str, Any]]:
 
 
 def columns(data: Transitions) -> tuple[PolicyInput, Continuous]:
-    """What TD3+BC sees of the data, and the box of actions: that of their columns, also where these are discrete."""
+    """The policy input of TD3+BC, and the box of its actions: that of the action columns, even if they are discrete."""
     keep, size = ~data.held_out, data.factors.state_size
     stats = statistics(Layout(data.factors), data.state[keep], data.action[keep], data.next_state[keep])
     return PolicyInput(data.factors, stats), Continuous(stats.low[size:], stats.high[size:])
 
 
 def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) -> Iterator[tuple[int, float]]:
-    """The peer, ready to train `chunk` steps whenever it is asked for the next one, without end.
+    """An endless iterator that trains `chunk` steps of d3rlpy's TD3+BC for each item.
 
-    Gives its parameters and, by its own clock, the seconds of one update alone. Rows, networks (silu, as ours), batch
-    and rates are those of our TD3+BC; its loop draws batches and logs.
+    Yields its number of parameters and the seconds of one update alone, by its own clock. Rows, networks (silu, like
+    ours), batch size and learning rates are those of our TD3+BC; its loop also draws batches and logs.
     """
     view, actions = columns(data)
     with _quiet():
@@ -87,7 +89,7 @@ def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) ->
             target_smoothing_clip=config.clip,
             alpha=config.alpha,
             update_actor_interval=config.delay,
-            compile_graph=cuda,  # its fastest way; elsewhere it has none
+            compile_graph=cuda,  # its fastest mode; it exists only there
         ).create(device="cuda:0" if cuda else "cpu:0")
         epochs = peer.fitter(
             rows,
@@ -98,7 +100,7 @@ def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) ->
         )
 
     def chunks() -> Iterator[tuple[int, float]]:
-        usual = torch.get_num_threads()
+        threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
             while True:
@@ -107,13 +109,13 @@ def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) ->
                 modules = peer.impl.modules.get_torch_modules().values()
                 yield sum(p.numel() for net in modules for p in net.parameters()), metrics["time_algorithm_update"]
         finally:
-            torch.set_num_threads(usual)
+            torch.set_num_threads(threads_before)
 
     return chunks()
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """d3rlpy logs to stdout, which is for results, and warns of a gym that it brings."""
+    """Discard output: d3rlpy logs to stdout, which is for results, and its gym prints warnings."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         yield

@@ -1,4 +1,4 @@
-"""What can be measured of the worlds themselves: speed, and agreement with the real simulators."""
+"""Benchmarks of the worlds themselves: speed, and agreement with the real simulators."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from because_rl.statistics import wilson
 Report = Callable[[int, int], None]
 
 FAST_SIZE = {"unlock": 1000, "crash": 1000, "lift": 16}
+"""Batch size by world."""
 REAL_SIZE = {"unlock": 20, "crash": 20, "lift": 1}
+"""Batch size by world, on the real simulators."""
 SECONDS = 4.0
-"""How long each engine is driven, at least."""
+"""Minimum seconds of timed steps for each engine."""
 
 
 def steps_per_second(batch: BatchEnv, size: int) -> float:
@@ -46,6 +48,7 @@ def steps_per_second(batch: BatchEnv, size: int) -> float:
 
 
 def speed(report: Report) -> dict[str, Any]:
+    """One row per world: steps per second of the fast world and of the real simulator, and their ratio."""
     rows = []
     for n, world in enumerate(WORLDS):
         report(n, len(WORLDS))
@@ -73,7 +76,7 @@ def _successes(recipe: Recipe, episodes: int, group: int, simulator: bool) -> np
 
 
 def agreement(episodes: int, many: int, report: Report) -> dict[str, Any]:
-    """Each behaviour on both engines with the same seeds, and on more seeds of the fast one."""
+    """Success of each behaviour: `episodes` on both engines with the same seeds, and `many` on the fast one."""
     rows = []
     recipes = [Recipe.parse(f"{world}-{behaviour}") for world in WORLDS for behaviour in BEHAVIOURS]
     for n, recipe in enumerate(recipes):

@@ -32,7 +32,7 @@ def walk(episodes=30, length=12, seed=0):
             x = after
             if lit:
                 break
-    goal = (GoalFactor("lit", 0, 1, "binary", of="lamp", relation="at_least"),)
+    goal = (GoalFactor("lit", 0, 1, "binary", factor="lamp", relation="at_least"),)
     factors = FactorSpec(
         pack(("cell", 6, "categorical"), ("lamp", 1, "binary")),
         pack(("push", 2, "categorical")),

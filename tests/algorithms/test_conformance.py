@@ -1,16 +1,13 @@
-"""What every method must do, whichever it is: a new name in the registry is tested here without another word.
+"""What every method must do: a new name in the registry is tested here without another line.
 
-Each method is trained on the smallest world there is, as most of the time goes into compiling: with a stop in every
-stage, again without one, and one seed of it alone; all checks share these trainings. Then on rows like those of one of
-our worlds, distractor and all (slow), and the programs of all three worlds are built, though not run.
+Each method is trained on the smallest world there is, since most of the time goes into compiling, and all checks share
+that training. The losses of a few methods are also traced on the factors of our worlds; the long versions do so for
+all, and train methods on such factors.
 """
 
 import contextlib
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, partial
-from pathlib import Path
-from shutil import copytree
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,33 +21,23 @@ from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.io import read_arrays
 from because_rl.rng import stream
-from because_rl.training.method import Agent
 from because_rl.training.run import Run
 from because_rl.training.stage import skeleton, start
-from because_rl.transitions import Transitions
 from tests.support import LENGTH, logged, small
 
+pytestmark = pytest.mark.usefixtures("without_optimisation")
 CHUNK = 20
 TINY = {"hidden": 8, "batch": 16, "steps": 2 * CHUNK, "world_steps": 2 * CHUNK, "energy_steps": 2 * CHUNK}
 TINY |= {"behaviour_steps": 2 * CHUNK, "value_steps": 2 * CHUNK, "behaviour_hidden": 8}
 TINY |= {"planner.population": 8, "planner.horizon": 3}
 TINY |= {"langevin.training": 2 * CHUNK, "langevin.steps": 3, "langevin.buffer": 32, "langevin.chains": 8}
 TINY |= {"mask": "full", "layers": 1, "features": 8, "worlds": 2, "members": 2, "rate": 3e-3, "critic_rate": 3e-3}
-"""For whoever has such a setting."""
-METHOD_OF = [entry.method for entry in METHODS.values()]
-
-DISTINCT = [name for n, name in enumerate(METHODS) if METHODS[name].method not in METHOD_OF[:n]]
-"""Without the names that are other settings of a method before them."""
+"""Settings of a tiny method; each method takes those that its Config has."""
+CLASSES = [entry.method for entry in METHODS.values()]
+DISTINCT = [name for n, name in enumerate(METHODS) if METHODS[name].method not in CLASSES[:n]]
+"""One name for each method class: ablations and presets are left out."""
 FALLS = {"mnm": "nll", "icil": "imitation", "td3bc": "critic"}
-"""What training lowers, where not every player's loss can fall at once."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quickly():
-    """Nearly all of the time goes into compiling programs that run once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+"""The metric that training lowers, where not every player's loss can fall at once."""
 
 
 def make(name):
@@ -64,12 +51,12 @@ def data_of(world):
 
 
 def lamps(episodes=20):
-    """A lamp that one of two actions switches, and a cue that tells nothing."""
+    """A lamp that one of two actions switches, and a cue that has no effect."""
     rng, n = stream(0, "lamps"), episodes * LENGTH
     factors = FactorSpec(
         pack(("lamp", 2, "categorical", "light"), ("cue_2", 2, "categorical", "light")),
         pack(("switch", 2, "categorical")),
-        (GoalFactor("on", 0, 2, "categorical", of="lamp"),),
+        (GoalFactor("on", 0, 2, "categorical", factor="lamp"),),
         codes=((1.0, 0.0), (0.0, 1.0)),
     )
     lamp, cue = rng.integers(0, 2, (2, n))
@@ -82,21 +69,17 @@ class Killed(Exception):
     pass
 
 
-def train(name, world, folder, seeds=(0, 1), stops=False):
-    """A run, and its agent; `stops`: every stage is interrupted after its first chunk and then continued."""
-    stopped = set()
+def train(name, world, folder, seeds=(0, 1), stop=False):
+    """A run, and its agent; with `stop` the first stage is interrupted after its first chunk and then continued."""
 
-    def report(stage, done, total, metrics):
-        if stops and stage not in stopped:
-            stopped.add(stage)
-            raise Killed
+    def kill(stage, done, total, metrics):
+        raise Killed
 
-    while True:
-        run = Run(seeds, folder, report, CHUNK)
-        try:
-            return run, make(name).fit(data_of(world), run)
-        except Killed:
-            pass
+    if stop:
+        with contextlib.suppress(Killed):
+            make(name).fit(data_of(world), Run(seeds, folder, kill, CHUNK))
+    run = Run(seeds, folder, chunk=CHUNK)
+    return run, make(name).fit(data_of(world), run)
 
 
 def acts(agent, data, seeds=2):
@@ -113,23 +96,6 @@ def kept(folder):
     }
 
 
-class Trained(NamedTuple):
-    name: str
-    folder: Path
-    """of a run that was stopped in every stage, and continued"""
-    run: Run
-    agent: Agent
-    first: np.ndarray
-    """what the agent does"""
-
-
-@pytest.fixture(scope="module", params=DISTINCT)
-def trained(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    run, agent = train(request.param, "lamps", folder, stops=True)
-    return Trained(request.param, folder, run, agent, acts(agent, data_of("lamps")))
-
-
 def check_actions(actions, data):
     """(steps, seeds, worlds[, columns])"""
     if data.factors.codes is not None:
@@ -143,92 +109,95 @@ def check_actions(actions, data):
         assert (actions <= data.action.max(0)).all()
 
 
-def test_it_learns_and_acts_within_the_action_space(trained):
-    for stage, history in trained.run.history.items():
+@pytest.mark.parametrize("name", DISTINCT)
+def test_a_method_learns_acts_resumes_and_loads(name, tmp_path):
+    data = data_of("lamps")
+    run, agent = train(name, "lamps", tmp_path / "whole")
+    for stage, history in run.history.items():
         assert history["step"][-1, 0] == 2 * CHUNK
-        loss = history.get(FALLS.get(trained.name, "loss"), history["loss"])
+        loss = history.get(FALLS.get(name, "loss"), history["loss"])
         assert (loss[-1] < loss[0]).all(), stage
-    check_actions(trained.first, data_of("lamps"))
-    np.testing.assert_array_equal(trained.first, acts(trained.agent, data_of("lamps")))  # begin forgets
+    actions = acts(agent, data)
+    check_actions(actions, data)
+    np.testing.assert_array_equal(actions, acts(agent, data))  # `begin` starts anew
 
-
-def test_it_comes_back_from_disk(trained, tmp_path):
-    copytree(trained.folder, tmp_path / "copy")
-    run = Run([0, 1], tmp_path / "copy", lambda *_: pytest.fail("trained again"), CHUNK)
-    agent = make(trained.name).fit(data_of("lamps"), run)
-    np.testing.assert_array_equal(trained.first, acts(agent, data_of("lamps")))
-
-
-def test_a_stop_and_a_repetition_change_no_bit(trained, tmp_path):
-    train(trained.name, "lamps", tmp_path)
-    once, stopped = kept(tmp_path), kept(trained.folder)
-    assert once.keys() == stopped.keys()
-    for key, values in once.items():
+    train(name, "lamps", tmp_path / "stopped", stop=True)
+    whole, stopped = kept(tmp_path / "whole"), kept(tmp_path / "stopped")
+    assert whole.keys() == stopped.keys()
+    for key, values in whole.items():
         np.testing.assert_array_equal(values, stopped[key], err_msg=key)
 
+    loading = Run([0, 1], tmp_path / "whole", lambda *_: pytest.fail("trained again"), CHUNK)
+    np.testing.assert_array_equal(actions, acts(make(name).fit(data, loading), data))
 
-@pytest.mark.slow
-def test_a_seed_learns_the_same_alone(trained):
-    """By what it reports: Adam moves an array whose gradient is all rounding as far as any other.
 
-    What is whitened has no gradient along its scale, so norms of weights are held less tightly than what they do.
+@pytest.mark.long
+@pytest.mark.parametrize("name", DISTINCT)
+def test_a_seed_learns_the_same_alone(name):
+    """Compared by its metrics: Adam moves an array whose gradient is all rounding as far as any other.
+
+    Whitened features have no gradient along their scale, so norms of weights get a wider tolerance.
     """
-    alone, _ = train(trained.name, "lamps", None, seeds=(1,))
-    for stage, history in alone.history.items():
-        both = trained.run.history[stage]
+    both, alone = (train(name, "lamps", None, seeds=seeds)[0].history for seeds in ((0, 1), (1,)))
+    for stage, history in alone.items():
         for metric, values in history.items():
             rtol = 0.1 if metric in ("norm_mu", "deviation") else 1e-2
-            np.testing.assert_allclose(values[:, 0], both[metric][:, 1], rtol=rtol, atol=1e-3, err_msg=metric)
-        assert not np.allclose(both["loss"][:, 0], both["loss"][:, 1], rtol=1e-4)  # seeds are not all alike
+            np.testing.assert_allclose(values[:, 0], both[stage][metric][:, 1], rtol=rtol, atol=1e-3, err_msg=metric)
+        losses = both[stage]["loss"]
+        assert not np.allclose(losses[:, 0], losses[:, 1], rtol=1e-4)  # seeds differ
 
 
-@pytest.mark.parametrize("where", ["state", "action", "next_state", "goal", "reward"])
-@pytest.mark.parametrize("name", DISTINCT)
-def test_it_says_where_data_are_not_finite(name, where):
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [(name, "state") for name in DISTINCT]
+    + [("because", where) for where in ("action", "next_state", "goal", "reward")],
+)
+def test_data_that_are_not_finite_are_refused(name, where):
     data = data_of("lamps")
     broken = getattr(data, where).copy()
     broken.reshape(len(data), -1)[7, 0] = np.nan
     with pytest.raises(BecauseError, match=rf"not finite: {where}, row 7"):
-        make(name).fit(Transitions(**(vars(data) | {where: broken})), Run([0]))
+        make(name).fit(replace(data, **{where: broken}), Run([0]))
 
 
 # The worlds ------------------------------------------------------------------------------------------
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "world"), [("because", "crash"), ("optimism", "lift"), ("mopo", "unlock"), ("icil", "crash")]
+    ("name", "world"),
+    [("because", "crash"), ("optimism", "lift"), ("mopo", "unlock"), ("icil", "crash")],
 )
-def test_it_fits_and_acts_on_rows_like_a_worlds(name, world):
+def test_it_fits_and_acts_on_the_factors_of_a_world(name, world):
     data = data_of(world)
     check_actions(acts(train(name, world, None)[1], data), data)
 
 
-class Built(Run):
-    """Builds the program of each stage for the shapes of the data, and runs none of them."""
+class Traced(Run):
+    """Traces the loss of each stage for the shapes of the data, and runs nothing."""
 
-    def fit(self, stage, data, fixed, of=None):
+    def fit(self, stage, data, fixed):
         if stage.name == "behaviour":
-            raise Killed  # from here on all who plan do the same
+            raise Killed  # from here on all planning methods are the same
         shapes, rest = jax.eval_shape(partial(start, stage, fixed, self.seeds)).params, skeleton(stage, fixed)
         params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        of_seed = partial(jax.tree.map, lambda leaf: leaf[0])
+        first_seed = partial(jax.tree.map, lambda leaf: leaf[0])
         batch = {name: jnp.asarray(values[: stage.batch]) for name, values in data.items()}
 
         def loss(params):
-            return stage.loss(eqx.combine(params, rest), of_seed(fixed), batch, jax.random.key(0))
+            return stage.loss(eqx.combine(params, rest), first_seed(fixed), batch, jax.random.key(0))
 
-        value, metrics = jax.eval_shape(loss, of_seed(params))
+        value, metrics = jax.eval_shape(loss, first_seed(params))
         assert {leaf.shape for leaf in jax.tree.leaves((value, metrics))} == {()}
         return eqx.combine(params, rest)
 
 
 @cache
-def of_world(world, spurious=2):
+def random_rows(world, spurious=2):
     """Rows of the world's own factors, at random."""
     factors, rng, n = world_class(world).make_factors(spurious), stream(0, world), 12 * LENGTH
 
-    def rows(of):
+    def rows(group):
         parts = []
-        for f in sorted(of, key=lambda f: f.start):
+        for f in sorted(group, key=lambda f: f.start):
             if f.type == "continuous":
                 parts.append(rng.normal(size=(n, f.width)))
             elif f.type == "binary":
@@ -242,9 +211,18 @@ def of_world(world, spurious=2):
     return logged(factors, rows(factors.state), action, rows(factors.state), rows(factors.goal))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world", ["unlock", "crash", "lift"])
-@pytest.mark.parametrize("name", DISTINCT)
-def test_its_programs_can_be_built_for_every_world_and_its_distractors(name, world):
+TRACED = {"gnn": "unlock", "cdl": "crash", "td3bc": "lift"}
+"""The pairs that are always traced; the others take minutes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [
+        pytest.param(name, world, marks=() if TRACED.get(name) == world else pytest.mark.long)
+        for name in DISTINCT
+        for world in ("unlock", "crash", "lift")
+    ],
+)
+def test_its_losses_can_be_traced_for_a_world_with_distractors(name, world):
     with contextlib.suppress(Killed):
-        make(name).fit(of_world(world), Built([0, 1]))
+        make(name).fit(random_rows(world), Traced([0, 1]))

@@ -1,4 +1,4 @@
-"""TD3+BC: its equations against plain NumPy, and better than the behaviour on lines one can see through."""
+"""TD3+BC: its equations against plain NumPy, and better than the behaviour where the best action is known."""
 
 from dataclasses import replace
 
@@ -9,15 +9,18 @@ import pytest
 
 from because_rl.algorithms.presets import TD3BC_PAPER, WORLD_SETTINGS
 from because_rl.algorithms.registry import configure, make_method
-from because_rl.algorithms.td3bc import Nets, PolicyInput, TD3BCConfig, make_actions, td3bc_stage
+from because_rl.algorithms.td3bc import Nets, TD3BCConfig, make_actions, td3bc_stage
 from because_rl.errors import BecauseError
 from because_rl.factors import Factor, FactorSpec, GoalFactor, pack
-from because_rl.models.column_statistics import statistics
-from because_rl.models.layout import Layout
+from because_rl.models.policy import PolicyInput
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.training.stage import fit
 from because_rl.transitions import Transitions
+from tests.algorithms.builders import layout_and_statistics, untrained
+from tests.support import largest, quick
+
+pytestmark = pytest.mark.usefixtures("unoptimised")
 
 CELLS, HORIZON = 7, 6
 
@@ -28,7 +31,7 @@ class Steps:
     factors = FactorSpec(
         pack(("cell", CELLS, "categorical")),
         pack(("move", 3, "categorical")),
-        (GoalFactor("there", 0, CELLS, "categorical", of="cell"),),
+        (GoalFactor("there", 0, CELLS, "categorical", factor="cell"),),
         codes=tuple(tuple(row) for row in np.eye(3).tolist()),
     )
 
@@ -50,7 +53,7 @@ class Slide:
     factors = FactorSpec(
         pack(("x", 1, "continuous")),
         pack(("push", 1, "continuous")),
-        (GoalFactor("there", 0, 1, "continuous", of="x", tolerance=0.25),),
+        (GoalFactor("there", 0, 1, "continuous", factor="x", tolerance=0.25),),
     )
 
     def begin(self, rng, n):
@@ -88,7 +91,7 @@ def logged(world, n, seed=0):
     return data, success.mean()
 
 
-# The behaviours here are evenly random: to stay near them is to stay put, so the critics must count for more.
+# The behaviours here are uniformly random: to stay near them is to stay put, so the critics must count for more.
 LEARN = {"alpha": 10.0, "hidden": 32, "batch": 128, "steps": 1500, "critic_rate": 3e-3, "actor_rate": 1e-3, "tau": 0.02}
 
 
@@ -110,103 +113,113 @@ def test_the_policy_beats_the_behaviour(world):
     assert agent._act._cache_size() == 1  # one program for all steps
 
 
-def forward(weights, biases, x):
+def pieces(world, **settings):
+    data, _ = logged(world, 30)
+    config = TD3BCConfig(**{"hidden": 8, "steps": 6, "batch": 32, "noise": 0.0, "tau": 0.1} | settings)
+    _, stats = layout_and_statistics(data)
+    policy_input, actions = PolicyInput(data.factors, stats), make_actions(data.factors, stats)
+    return data, config, policy_input, actions, td3bc_stage(config, policy_input, actions)
+
+
+def forward(net, x, k=None):
+    """An MLP in NumPy; `k`: which of several."""
+    weights, biases = ([np.asarray(a, np.float64) for a in part] for part in (net.weights, net.biases))
+    if k is not None:
+        weights, biases = [w[k] for w in weights], [b[k] for b in biases]
     for w, b in zip(weights[:-1], biases[:-1], strict=True):
         z = x @ w.T + b
         x = z / (1 + np.exp(-z))
     return x @ weights[-1].T + biases[-1]
 
 
-def pieces(world, **settings):
-    data, _ = logged(world, 30)
-    config = TD3BCConfig(**{"hidden": 8, "steps": 6, "batch": 32, "noise": 0.0, "tau": 0.1} | settings)
-    stats = statistics(Layout(data.factors), data.state, data.action, data.next_state)
-    view, actions = PolicyInput(data.factors, stats), make_actions(data.factors, stats)
-    return data, config, view, actions, td3bc_stage(config, view, actions)
+def softmax(z):
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def expected_terms(data, policy_input, actions, nets):
+    """The paper's terms in NumPy, (rows,) each: of y, L_Q (two of it), L_pi's value and its distance."""
+
+    def standardise(state):
+        return (np.hstack([state, data.goal]) - np.asarray(policy_input.mean)) / np.asarray(policy_input.scale)
+
+    x, next_x = standardise(data.state), standardise(data.next_state)
+    if data.factors.codes is None:
+        u = (data.action - np.asarray(actions.middle)) / np.asarray(actions.half)
+
+        def q(critics, x, u):
+            return np.stack([forward(critics, np.hstack([x, u]), k)[:, 0] for k in range(2)])
+
+        next_value = q(nets.target_critics, next_x, np.tanh(forward(nets.target_actor, next_x))).min(0)
+        pi = np.tanh(forward(nets.actor, x))
+        return next_value, q(nets.critics, x, u), q(nets.critics, x, pi)[0], ((pi - u) ** 2).mean(1)
+
+    def each(critics, x):
+        return np.stack([forward(critics, x, k) for k in range(2)])
+
+    chosen, rows = data.action.argmax(1), np.arange(len(data))
+    next_value = (softmax(forward(nets.target_actor, next_x)) * each(nets.target_critics, next_x).min(0)).sum(1)
+    q, pi = each(nets.critics, x), softmax(forward(nets.actor, x))
+    return next_value, q[:, rows, chosen], (pi * q.min(0)).sum(1), -np.log(pi[rows, chosen])
 
 
 @pytest.mark.parametrize("world", [Steps(), Slide()], ids=["discrete", "continuous"])
-def test_the_losses_are_the_papers(world):
-    data, config, view, actions, stage = pieces(world)
-    k1, k2 = jax.random.split(jax.random.key(1))
-    (actor, critics), (slow_actor, slow_critics) = (actions.nets(config, view.size, k) for k in (k1, k2))
-    nets = Nets(actor, critics, slow_actor, slow_critics)
+def test_the_losses_are_those_of_the_paper(world):
+    data, config, policy_input, actions, stage = pieces(world)
+
+    def make(key):
+        networks = [actions.make_networks(config, policy_input.size, key) for _ in range(2)]
+        return Nets(*networks[0], *networks[1])
+
+    nets = untrained(make)
     batch = data.batch(np.ones(len(data), bool))
     assert batch["terminated"].sum() > 3
-    losses = jax.jit(lambda nets: stage.loss(nets, (), batch, jax.random.key(2)))
-    loss, metrics = losses(nets)
 
-    def net(module, x, k=None):
-        pick = [np.asarray(a, np.float64)[k] if k is not None else np.asarray(a, np.float64) for a in module.weights]
-        bias = [np.asarray(a, np.float64)[k] if k is not None else np.asarray(a, np.float64) for a in module.biases]
-        return forward(pick, bias, x)
+    def compute(nets):
+        def loss(nets):
+            return stage.loss(nets, (), batch, jax.random.key(2))
 
-    def see(state):
-        return (np.hstack([state, data.goal]) - np.asarray(view.mean)) / np.asarray(view.scale)
+        def critic_loss(critics):
+            return loss(nets._replace(critics=critics))[1]["critic"]
 
-    x, x1 = see(data.state), see(data.next_state)
-    if world.factors.codes is None:
-        u = (data.action - np.asarray(actions.middle)) / np.asarray(actions.half)
+        return jax.value_and_grad(loss, has_aux=True)(nets), jax.grad(critic_loss)(nets.critics)
 
-        def q(module, x, u):
-            return np.stack([net(module, np.hstack([x, u]), k)[:, 0] for k in range(2)])
-
-        ahead = q(slow_critics, x1, np.tanh(net(slow_actor, x1))).min(0)
-        taken = q(critics, x, u)
-        value = q(critics, x, np.tanh(net(actor, x)))[0]
-        distance = ((np.tanh(net(actor, x)) - u) ** 2).mean(1)
-    else:
-
-        def softmax(z):
-            e = np.exp(z - z.max(1, keepdims=True))
-            return e / e.sum(1, keepdims=True)
-
-        def each(module, x):
-            return np.stack([net(module, x, k) for k in range(2)])
-
-        chosen, rows = data.action.argmax(1), np.arange(len(data))
-        ahead = (softmax(net(slow_actor, x1)) * each(slow_critics, x1).min(0)).sum(1)
-        taken = each(critics, x)[:, rows, chosen]
-        value = (softmax(net(actor, x)) * each(critics, x).min(0)).sum(1)
-        distance = -np.log(softmax(net(actor, x))[rows, chosen])
-    y = data.reward + 0.99 * np.where(data.terminated, 0.0, ahead)
-    critic = ((taken - y) ** 2).mean(1).sum()
+    ((loss, metrics), gradient), critic_gradient = quick(compute)(nets)
+    next_value, logged_value, value, distance = expected_terms(data, policy_input, actions, nets)
+    y = data.reward + 0.99 * np.where(data.terminated, 0.0, next_value)
+    critic = ((logged_value - y) ** 2).mean(1).sum()
     np.testing.assert_allclose(metrics["critic"], critic, rtol=1e-4)
     np.testing.assert_allclose(metrics["distance"], distance.mean(), rtol=1e-4)
-    np.testing.assert_allclose(
-        loss, critic + distance.mean() - config.alpha * value.mean() / abs(value).mean(), rtol=1e-4
-    )
-
-    gradient = jax.jit(jax.grad(lambda nets: losses(nets)[0]))(nets)
-    assert all(float(abs(leaf).max()) == 0 for leaf in jax.tree.leaves((gradient.slow_actor, gradient.slow_critics)))
-    without = jax.jit(jax.grad(lambda critics: losses(nets._replace(critics=critics))[1]["critic"]))(critics)
-    for a, b in zip(jax.tree.leaves(gradient.critics), jax.tree.leaves(without), strict=True):
+    actor = distance.mean() - config.alpha * value.mean() / abs(value).mean()
+    np.testing.assert_allclose(loss, critic + actor, rtol=1e-4)
+    assert largest((gradient.target_actor, gradient.target_critics)) == 0
+    for a, b in zip(jax.tree.leaves(gradient.critics), jax.tree.leaves(critic_gradient), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)  # the actor's loss does not move the critics
 
 
-def test_the_actor_waits_and_the_slow_copies_follow():
+def test_the_actor_is_delayed_and_targets_follow():
     data, _, _, _, stage = pieces(Slide(), delay=3)
-    seen = []
-    fit(stage, data.batch(~data.held_out), (), [0], chunk=1, report=lambda stage, p, metrics: seen.append(p.params))
+    history = []
+    fit(stage, data.batch(~data.held_out), (), [0], chunk=1, report=lambda stage, p, metrics: history.append(p.params))
 
     def flat(part):
         return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(part)])
 
     for t in range(1, 6):
-        before, now, due = seen[t - 1], seen[t], t % 3 == 0
-        assert (flat(before.actor) != flat(now.actor)).any() == due
+        before, now, is_actor_step = history[t - 1], history[t], t % 3 == 0
+        assert (flat(before.actor) != flat(now.actor)).any() == is_actor_step
         assert (flat(before.critics) != flat(now.critics)).any()
-        for slow, quick in (("slow_actor", "actor"), ("slow_critics", "critics")):
-            wanted = flat(getattr(before, slow))
-            if due:
-                wanted = 0.9 * wanted + 0.1 * flat(getattr(now, quick))
-            np.testing.assert_allclose(flat(getattr(now, slow)), wanted, atol=1e-6)
+        for name in ("actor", "critics"):
+            expected = flat(getattr(before, f"target_{name}"))
+            if is_actor_step:
+                expected = 0.9 * expected + 0.1 * flat(getattr(now, name))
+            np.testing.assert_allclose(flat(getattr(now, f"target_{name}")), expected, atol=1e-6)
 
 
-def test_goals_are_seen_in_the_units_of_what_they_are_about():
-    _, _, view, _, _ = pieces(Slide())
-    seen = view(jnp.asarray([0.3]), jnp.asarray([0.3]))
-    assert float(seen[0]) == float(seen[1])
+def test_goals_have_the_units_of_their_factors():
+    _, _, policy_input, _, _ = pieces(Slide())
+    x = policy_input(jnp.asarray([0.3]), jnp.asarray([0.3]))
+    assert float(x[0]) == float(x[1])
 
 
 def test_the_papers_table():
@@ -227,4 +240,4 @@ def test_discrete_actions_need_codes():
     data, *_ = pieces(Slide())
     factors = FactorSpec(data.factors.state, (Factor("push", 0, 1, "binary"),))
     with pytest.raises(BecauseError, match=r"'push' is binary.*codes"):
-        make_actions(factors, statistics(Layout(data.factors), data.state, data.action, data.next_state))
+        make_actions(factors, layout_and_statistics(data)[1])

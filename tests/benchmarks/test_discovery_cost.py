@@ -1,21 +1,24 @@
-"""What a mask costs: data of Lift's shape, a tiny measurement, its picture; and one BLAS thread per thread of ours."""
+"""The cost of a mask: data of Lift's shape, a small measurement, and the figure."""
+
+import os
 
 import numpy as np
 import pytest
 
 from because_rl.discovery.discover import make_test
-from because_rl.discovery.regression.threads import each
+from because_rl.discovery.independence.residual import ResidualTest
+from because_rl.discovery.regression.engine import Budget
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.report.graph_figure import save
-from benchmarks.discovery.cost import EPISODE, LIFT, cost, growth, lift_shaped, measure, times_faster
-from benchmarks.discovery.cost_figure import draw_cost
+from benchmarks.discovery import cost as bench
+from benchmarks.discovery.cost import EPISODE, LIFT, cost, draw_cost, growth, lift_shaped, measure, times_faster
 
 
 def test_the_shape_is_that_of_lift():
-    real = world_class("lift").make_factors(1)
-    for mine, theirs in ((LIFT.state, real.state), (LIFT.action, real.action)):
-        assert [(f.name, f.width, f.type) for f in mine] == [(f.name, f.width, f.type) for f in theirs]
+    lift = world_class("lift").make_factors(1)
+    for ours, theirs in ((LIFT.state, lift.state), (LIFT.action, lift.action)):
+        assert [(f.name, f.width, f.type) for f in ours] == [(f.name, f.width, f.type) for f in theirs]
     variables, edges = lift_shaped(1010)
     assert len(variables) == 1010
     assert (np.bincount(variables.episode)[:-1] == EPISODE).all()
@@ -32,54 +35,72 @@ def test_rows_of_an_episode_follow_one_another():
         assert (x[inside + 1] == y[inside]).all()
 
 
-def test_a_linear_look_finds_strong_true_edges():
+def test_strong_linear_effects_are_true_edges():
     variables, edges = lift_shaped(3000)
     names, targets = ([f.name for f in part] for part in (variables.inputs, variables.targets))
     effect = make_test("fisherz")(variables).effect
-    found = {(names[i], targets[j]) for i, j in np.argwhere(effect > 0.3)}
-    assert found
-    assert found <= edges
+    strong = {(names[i], targets[j]) for i, j in np.argwhere(effect > 0.3)}
+    assert strong
+    assert strong <= edges
 
 
 def test_a_few_pairs_of_fcit_are_scaled_to_all():
     (row,) = measure("fcit", 500, 1, 0)
     assert row["pairs"] == 19  # those of one target, of which there are 15
     assert row["mask_cpu_seconds"] == pytest.approx(15 * row["cpu_seconds"], rel=0.05)
-    assert row["peak_gb"] > 0.05  # and no less than what starts it had, which here is a large test process
+    assert row["peak_gb"] > 0.05  # includes the memory of this test process
 
 
-def row(test, n, seconds, run="only"):
+def cost_row(test, n, seconds, run="only"):
     return {"test": test, "n": n, "run": run, "wall_seconds": seconds} | dict.fromkeys(
         ("mask_seconds", "mask_cpu_seconds"), seconds
     )
 
 
 def test_costs_are_compared_and_drawn(tmp_path):
-    rows = [row("residual", 2000, 10.0), row("residual", 20000, 50.0), row("fcit (original)", 2000, 900.0)]
-    assert times_faster(rows) == [{"n": 2000, "than": "fcit (original)", "wall": 90.0, "cpu": 90.0}]
-    assert growth(rows) == [{"from": 2000, "to": 20000, "wall": 0.7, "cpu": 0.7}]
-    on_gpu = [row("residual", 2000, 30.0, "first, with compilation"), row("residual", 2000, 1.0, "second")]
-    assert times_faster([*on_gpu, rows[-1]])[0]["wall"] == 900.0
+    rows = [cost_row("residual", 2000, 10.0), cost_row("residual", 20000, 50.0)]
+    original = cost_row("fcit (original)", 2000, 900.0)
+    assert times_faster([*rows, original]) == [{"n": 2000, "than": "fcit (original)", "wall": 90.0, "cpu": 90.0}]
+    assert growth([*rows, original]) == [{"from": 2000, "to": 20000, "wall": 0.7, "cpu": 0.7}]
+    on_gpu = [cost_row("residual", 2000, 30.0, "first, with compilation"), cost_row("residual", 2000, 1.0, "second")]
+    assert times_faster([*on_gpu, original])[0]["wall"] == 900.0
     for suffix in ("svg", "png"):
-        save(draw_cost(rows), tmp_path / f"cost.{suffix}")
+        save(draw_cost([*rows, original]), tmp_path / f"cost.{suffix}")
         assert (tmp_path / f"cost.{suffix}").stat().st_size > 1000
 
 
-@pytest.mark.slow
-def test_the_bench_measures_a_whole_mask():
-    result = cost([500], pairs=0)
-    (only,) = result["rows"]
-    assert only["pairs"] == 285
-    assert only["peak_gb"] < 3
+def test_a_measurement_covers_all_pairs(monkeypatch):
+    tiny = Budget(centres=20, learn_rows=200, learn_centres=20, probe_rows=200, probe_centres=20)
+    monkeypatch.setattr(bench, "ResidualTest", lambda: ResidualTest(budget=tiny, confounder=False))
+    (row,) = measure("residual", 500, 0, 0)
+    assert row["pairs"] == 285
+    assert row["mask_cpu_seconds"] == pytest.approx(row["cpu_seconds"], abs=0.1)
+
+
+def process_of_measurement(test, n, pairs, seed):
+    """Stands in for `measure`."""
+    return [cost_row(test, n, 1.0) | {"process": os.getpid()}]
+
+
+def test_every_measurement_has_a_process_of_its_own(monkeypatch):
+    monkeypatch.setattr(bench, "measure", process_of_measurement)
+    reports = []
+    result = cost([500], pairs=0, report=lambda done, total: reports.append((done, total)))
+    (row,) = result["rows"]
+    assert (row["test"], row["n"]) == ("residual", 500)
+    assert row["process"] != os.getpid()
     assert result["times_faster"] == result["growth"] == []
+    assert result["provenance"]
+    assert reports == [(0, 1), (1, 1)]
+
+
+@pytest.mark.long
+def test_the_benchmark_measures_a_whole_mask():
+    (row,) = cost([500], pairs=0)["rows"]
+    assert row["pairs"] == 285
+    assert row["peak_gb"] < 3
 
 
 def test_too_few_rows_are_refused():
     with pytest.raises(BecauseError, match="Got 30 rows"):
         cost([30])
-
-
-def test_threads_give_the_same_answers_in_order():
-    rng = np.random.default_rng(0)
-    parts = [rng.standard_normal((50, 50)) for _ in range(8)]
-    assert all((a == b @ b).all() for a, b in zip(each(lambda a: a @ a, parts), parts, strict=True))

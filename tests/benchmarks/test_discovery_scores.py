@@ -1,24 +1,32 @@
-"""Edge scores as a command: resumable, the same for any number of workers, and able to be bad."""
+"""Edge scores on collected datasets: kept in files, read again, averaged over seeds."""
 
 import pytest
 
+from because_rl.datasets.recipe import Recipe
 from because_rl.io import read_json, write_json
+from benchmarks.discovery import scores as bench
 from benchmarks.discovery.scores import _row, scores
 
 
-@pytest.mark.slow
-def test_scores_are_kept_and_taken_up_again(tmp_path):
-    seen = []
-    result = scores(["unlock-expert"], [1], [1], tmp_path, lambda done, total: seen.append((done, total)))
+def test_scores_are_kept_and_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "all_recipes", lambda: [Recipe("unlock", "medium", 40)])
+    reports = []
+    result = scores(None, [1], [1], tmp_path, lambda done, total: reports.append((done, total)))
     (row,) = result["rows"]
-    assert row["dataset"] == "unlock-expert"
+    assert row["dataset"] == "unlock-medium"
+    assert row["f1"] > 0.6
+    assert reports == [(1, 1)]
+    path = tmp_path / "verdicts" / "unlock-medium-n40-seed1-v0.json"
+    verdict = read_json(path)
+    verdict["score_without_rare"]["f1"] = 0.25  # a second call must read this file and not compute it again
+    write_json(path, verdict)
+    assert scores(None, [1], [1], tmp_path)["rows"][0]["f1"] == 0.25
+
+
+@pytest.mark.long
+def test_the_unlock_graph_scores_well(tmp_path):
+    (row,) = scores(["unlock-expert"], [1], [1], tmp_path)["rows"]
     assert row["f1"] > 0.9
-    assert seen == [(1, 1)]
-    verdict = tmp_path / "verdicts" / "unlock-expert-seed1-v0.json"
-    written = read_json(verdict)
-    written["score_without_rare"]["f1"] = 0.25  # a second call must take what is there, not compute it again
-    write_json(verdict, written)
-    assert scores(["unlock-expert"], [1], [1], tmp_path)["rows"][0]["f1"] == 0.25
 
 
 def test_row_averages_seeds_and_counts_distractors():

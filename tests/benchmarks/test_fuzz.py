@@ -1,4 +1,4 @@
-"""Damaged inputs of all kinds, a few hundred of them, and by name those that once got through."""
+"""A few hundred damaged inputs of all kinds, and by name those that were once accepted or raised a traceback."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from because_rl.datasets.own_log import read_log
+from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.grid import read_grid
 from because_rl.io import read_json, read_yaml, write_json
@@ -16,9 +16,6 @@ from benchmarks.fuzz import data as fuzz_data
 from benchmarks.fuzz.configs import GRID, Wrong
 from benchmarks.fuzz.run import FAULTS, TARGETS, Target, fuzz, judge, verdicts_of
 from tests.support import arrays, write
-
-FROZEN: tuple[str, ...] = ()
-"""Faults known in files that must not change while a grid of results is being computed; then this goes."""
 
 
 @pytest.fixture(scope="module")
@@ -29,67 +26,94 @@ def base(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("target", "inputs"), [("grid", 60), ("settings", 120), ("factors", 100), ("arrays", 80), ("dataset", 60)]
-)
-def test_what_is_damaged_is_refused_or_sound(base, tmp_path, target, inputs):
-    verdicts = [judge(TARGETS[target], stream(0, "fuzz", target, n), base, tmp_path / "work") for n in range(inputs)]
-    found = [v for v in verdicts if v["outcome"] in FAULTS and not v["where"].startswith(FROZEN)]
-    assert not found, found[0]
+def check_target(target, inputs, base, work):
+    """Damaged inputs are refused or valid, and there are both."""
+    verdicts = [judge(TARGETS[target], stream(0, "fuzz", target, n), base, work) for n in range(inputs)]
+    faults = [v for v in verdicts if v["outcome"] in FAULTS]
+    assert not faults, faults[0]
     assert {v["outcome"] for v in verdicts} >= {"refused", "accepted"}
 
 
-def test_damaged_hdf5_in_processes_of_their_own():
-    result = fuzz(60, 0, ["log"])
-    assert [row["inputs"] for row in result["rows"]] == [60]
-    assert not [fault for fault in result["examples"] if not fault["where"].startswith(FROZEN)], result["examples"]
+@pytest.mark.parametrize(
+    ("target", "inputs"), [("grid", 30), ("settings", 120), ("factors", 50), ("arrays", 80), ("dataset", 30)]
+)
+def test_damaged_inputs_are_refused_or_valid(base, tmp_path, target, inputs):
+    check_target(target, inputs, base, tmp_path / "work")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("target", "inputs"), [("grid", 300), ("settings", 600), ("factors", 500), ("dataset", 300)])
+def test_many_damaged_inputs_are_refused_or_valid(base, tmp_path, target, inputs):
+    check_target(target, inputs, base, tmp_path / "work")
+
+
+def check_fuzz(inputs, targets):
+    result = fuzz(inputs, 0, targets)
+    assert [row["target"] for row in result["rows"]] == targets
+    assert result["inputs"] == sum(row["inputs"] for row in result["rows"]) == inputs
+    assert (result["faults"], result["examples"]) == (0, [])
     assert all(row["refused"] and row["accepted"] for row in result["rows"])
     assert "revision" in result["provenance"]
+
+
+def test_fuzz_counts_outcomes_by_target(base, tmp_path, monkeypatch):
+    def verdicts_here(name, target, seed, count):
+        """As `verdicts_of`, but in this process, which takes no seconds to start."""
+        for number in range(count):
+            yield {"number": number} | judge(target, stream(seed, "fuzz", name, number), base, tmp_path / "work")
+
+    monkeypatch.setattr("benchmarks.fuzz.run.verdicts_of", verdicts_here)
+    check_fuzz(54, ["log", "arrays"])
+
+
+@pytest.mark.long
+def test_fuzz_in_separate_processes():
+    check_fuzz(300, ["log"])
 
 
 @pytest.mark.parametrize("target", [name for name in TARGETS if name != "run"])
 def test_the_same_seed_gives_the_same_damage(base, tmp_path, target):
     made = []
     for place in ("a", "b"):
-        whats, files = [], []
+        damages, files = [], []
         for n in range(10):
             (work := tmp_path / place / str(n)).mkdir(parents=True)
-            whats.append(TARGETS[target].case(stream(0, "fuzz", target, n), base, work)[0])
+            damages.append(TARGETS[target].case(stream(0, "fuzz", target, n), base, work)[0])
             files += [file.read_bytes() for file in sorted(work.rglob("*")) if file.is_file()]
-        made.append((whats, files))
+        made.append((damages, files))
     assert made[0] == made[1]
     assert len(set(made[0][0])) > 3
 
 
-def trouble(rng, base, work):
-    """A target whose readers do all that they should not."""
+def faulty_case(rng, base, work):
+    """A reader with every kind of fault, chosen by the input's number; the last two end its process."""
     n = int(work.name.rpartition("-")[2])
 
     def read():
-        while n == 1:
-            pass
-        if n == 2:
-            os.abort()
-        if n == 3:
+        if n == 1:
             raise KeyError("x")
-        if n == 4:
-            raise Wrong("it is another thing")
-        if n == 5:
+        if n == 2:
+            raise Wrong("other content")
+        if n == 3:
             raise BecauseError("Got x.", need=" ", fix="none.")
-        if n == 6:
+        if n == 4:
             raise BecauseError("Got x.", need="y.", fix="z.")
+        while n == 5:
+            pass
+        if n == 7:
+            os.abort()
         return "accepted"
 
     return str(n), read
 
 
-@pytest.mark.slow
-def test_hangs_crashes_and_tracebacks_are_told_apart():
-    found = [v["outcome"] for v in verdicts_of("trouble", Target(trouble, 1.0, patience=1.0), 0, 8)]
-    assert found == ["accepted", "hang", "crash", "traceback", "wrong", "traceback", "refused", "accepted"]
+def test_hangs_crashes_and_tracebacks_are_distinguished():
+    """After the hang a new process goes on with the next input."""
+    outcomes = [v["outcome"] for v in verdicts_of("faulty", Target(faulty_case, 1.0, patience=0.5), 0, 8)]
+    assert outcomes == ["accepted", "traceback", "wrong", "traceback", "refused", "hang", "accepted", "crash"]
 
 
-# What fuzzing found ------------------------------------------------------------------------------------
+# Faults that fuzzing has revealed ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,7 +173,7 @@ def wide(file):
     [(flag(np.nan), "not finite"), (flag(0.5), "other values than 0 and 1"), (loop, "cannot be read")]
     + [(huge, "cannot be read"), (wide, "one number per row")],
 )
-def test_logs_that_got_through_or_raised(tmp_path, damage, says):
+def test_damaged_logs_that_were_once_accepted(tmp_path, damage, says):
     path = write(tmp_path / "a.hdf5", arrays())
     with h5py.File(path, "r+") as file:
         damage(file)
@@ -157,7 +181,7 @@ def test_logs_that_got_through_or_raised(tmp_path, damage, says):
         read_log(path)
 
 
-def test_an_episode_that_is_no_group_is_not_left_out(base, tmp_path):
+def test_an_episode_that_is_no_group_is_refused(base, tmp_path):
     path = tmp_path / "grouped.hdf5"
     path.write_bytes((base / "grouped.hdf5").read_bytes())
     with h5py.File(path, "r+") as file:
@@ -167,12 +191,12 @@ def test_an_episode_that_is_no_group_is_not_left_out(base, tmp_path):
         read_log(path)
 
 
-def test_a_log_that_carries_checksums_is_checked(base):
-    """`because fit FOLDER` reads our own datasets, too."""
+def test_the_checksums_of_a_log_are_verified(base):
+    """`because fit FOLDER` also reads datasets that this package has written."""
     assert len(read_log(base / "dataset").episodes) == 12
     sums = base / "dataset" / "checksums.json"
-    kept = sums.read_text()
-    sums.write_text(json.dumps(json.loads(kept) | {"metadata": "0"}))
+    content = sums.read_text()
+    sums.write_text(json.dumps(json.loads(content) | {"metadata": "0"}))
     with pytest.raises(BecauseError, match="does not match its checksums"):
         read_log(base / "dataset")
-    sums.write_text(kept)
+    sums.write_text(content)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from because_rl.datasets.own_dataset import adopt
-from because_rl.datasets.own_log import read_log
+from because_rl.datasets.user_dataset import prepare_log
+from because_rl.datasets.user_log import read_log
 from because_rl.factors import FactorSpec
 from tests.support import arrays, because, because_process, write
 
@@ -66,6 +66,6 @@ def test_factors_writes_what_fit_reads(tmp_path):
     path, out = write(tmp_path / "a.hdf5", arrays()), tmp_path / "factors.yaml"
     spec = json.loads(because("factors", path, "-o", out, "--json").stdout)
     assert FactorSpec.from_file(out).to_dict() == spec
-    adopt(read_log(path), FactorSpec.from_file(out))
+    prepare_log(read_log(path), FactorSpec.from_file(out))
     assert "--force" in because("factors", path, "-o", out, code=2).stderr
     assert "# goal:" in because("factors", path).stdout

@@ -4,8 +4,8 @@ import h5py
 import numpy as np
 import yaml
 
-from because_rl.datasets.own_log import read_log
-from because_rl.datasets.propose_factors import propose
+from because_rl.datasets.propose_factors import propose_factors
+from because_rl.datasets.user_log import read_log
 from because_rl.factors import FactorSpec
 from tests.support import arrays, write
 
@@ -20,7 +20,7 @@ def test_types_follow_from_values(tmp_path):
     path = write(tmp_path / "a.hdf5", rows | {"actions": rng.integers(4, size=72)})
     with h5py.File(path, "a") as file:
         file["observations"].attrs["names"] = ["x", "gear_1", "gear_2", "gear_3", "code", "copy", "off", "true"]
-    text = propose(read_log(path))
+    text = propose_factors(read_log(path))
     spec = FactorSpec.from_dict(yaml.safe_load(text))
     assert [(f.name, f.start, f.stop, f.type) for f in spec.state] == [
         ("x", 0, 1, "continuous"),
@@ -43,6 +43,6 @@ def test_goal_is_proposed_from_how_episodes_end(tmp_path):
     rows = arrays()
     far = rows["next_observations"][5::6, 0]
     rows["goals"] = np.repeat(far - 0.01, 6)[:, None]
-    spec = FactorSpec.from_dict(yaml.safe_load(propose(read_log(write(tmp_path / "a.hdf5", rows)))))
+    spec = FactorSpec.from_dict(yaml.safe_load(propose_factors(read_log(write(tmp_path / "a.hdf5", rows)))))
     goal = spec.to_dict()["goal"][0]
     assert (goal["of"], goal["relation"]) == (spec.state[0].name, "at_least")

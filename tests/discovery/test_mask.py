@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from because_rl.discovery.export import to_dot, to_graphml, to_networkx
 from because_rl.discovery.independence.base import Evidence
-from because_rl.discovery.independence.l0 import L0
 from because_rl.discovery.independence.oracle import Oracle
 from because_rl.discovery.mask import CausalMask, benjamini_yekutieli, decide
 from because_rl.discovery.mbar import draw_batches, log_density, reweight
@@ -42,11 +41,11 @@ def random_graph(v, rng):
     return Graph(tuple(inputs), tuple(targets), frozenset(edges))
 
 
-def test_with_the_oracle_a_hundred_random_graphs_come_back_exactly():
+def test_the_oracle_gives_a_hundred_random_graphs_back_exactly():
     rng = np.random.default_rng(0)
     for _ in range(100):
         v = variables(states=int(rng.integers(1, 7)), actions=int(rng.integers(1, 4)), n=20)
-        truth, test = random_graph(v, rng), None
+        truth = random_graph(v, rng)
         test = Oracle(truth)
         mask = decide(v, test(v), test, 1e-4)
         assert score(mask.graph, truth).shd == 0
@@ -59,7 +58,7 @@ def evidence(v, p, untestable=None):
     return Evidence(p, 1 - p, 1 - p, np.zeros(shape, bool) if untestable is None else untestable, {})
 
 
-def test_background_knowledge_always_stands():
+def test_forced_and_forbidden_edges_override_the_evidence():
     v = variables()
     oracle = Oracle(random_graph(v, np.random.default_rng(1)))
     for p in (0.0, 1.0):
@@ -67,33 +66,33 @@ def test_background_knowledge_always_stands():
         status = {(r["from"], r["to"]): r["status"] for r in mask.rows()}
         assert status["a0", "s1"] == "forced"
         assert status["s2", "s0"] == "forbidden"
-        assert status["s1", "s1"] == "forbidden"  # what the user forbids is not forced as a self-edge
+        assert status["s1", "s1"] == "forbidden"  # a forbidden self-edge is not forced
         assert status["s0", "s0"] == "forced"
         assert ("s2", "s0") not in mask.graph.edges
 
 
-def test_untestable_edges_are_kept_and_said_to_be_so():
+def test_untestable_edges_are_kept_and_marked():
     v = variables()
-    blind = np.zeros((4, 3), bool)
-    blind[3, 0] = True
-    mask = decide(v, evidence(v, 1.0, blind), Oracle(random_graph(v, np.random.default_rng(0))), 0.01)
+    untestable = np.zeros((4, 3), bool)
+    untestable[3, 0] = True
+    mask = decide(v, evidence(v, 1.0, untestable), Oracle(random_graph(v, np.random.default_rng(0))), 0.01)
     assert mask.status[3, 0] == "untestable"
     assert mask.matrix[3, 0]
     assert mask.matrix.sum() == 4  # and the three self-edges
 
 
 @pytest.mark.parametrize(
-    ("knobs", "says"),
+    ("edges", "message"),
     [
         ({"force": [("zz", "s0")]}, "'zz' -> 's0' is unknown"),
         ({"forbid": [("s0", "a0")]}, "'s0' -> 'a0' is unknown"),
         ({"force": [("s0", "s1")], "forbid": [("s0", "s1")]}, "both forced and forbidden"),
     ],
 )
-def test_impossible_knowledge_is_refused(knobs, says):
+def test_impossible_edges_are_refused(edges, message):
     v = variables()
-    with pytest.raises(BecauseError, match=says):
-        decide(v, evidence(v, 1.0), Oracle(random_graph(v, np.random.default_rng(0))), 0.01, **knobs)
+    with pytest.raises(BecauseError, match=message):
+        decide(v, evidence(v, 1.0), Oracle(random_graph(v, np.random.default_rng(0))), 0.01, **edges)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.0, -1.0, 3.0])
@@ -129,15 +128,15 @@ def test_exports_hold_the_same_edges():
     v = variables()
     truth = random_graph(v, np.random.default_rng(4))
     mask = decide(v, Oracle(truth)(v), Oracle(truth), 0.01)
-    want = {(i, f"{j}'") for i, j in truth.edges}
-    assert set(to_networkx(mask).edges) == want
+    expected = {(i, f"{j}'") for i, j in truth.edges}
+    assert set(to_networkx(mask).edges) == expected
     assert nx.is_directed_acyclic_graph(to_networkx(mask))
-    assert set(nx.read_graphml(io.BytesIO(to_graphml(mask).encode())).edges) == want
+    assert set(nx.read_graphml(io.BytesIO(to_graphml(mask).encode())).edges) == expected
     dot = to_dot(mask)
-    assert all(f'"{i}" -> "{j}"' in dot for i, j in want)
+    assert all(f'"{i}" -> "{j}"' in dot for i, j in expected)
 
 
-def test_variables_refuse_what_is_not_data():
+def test_variables_refuse_arrays_with_nan_or_different_lengths():
     s, a = np.zeros((10, 2)), np.zeros((10, 1))
     bad = s.copy()
     bad[3, 1] = np.nan
@@ -164,12 +163,12 @@ def test_edge_weights_are_the_density_weighted_share_of_batches():
     truth = random_graph(v, np.random.default_rng(5))
     certain, oracle, calls = ("s0", "s0"), Oracle(truth), []
 
-    def verdict(rows, seed):
+    def find_mask(rows, seed):
         calls.append(len(rows))
         graph = truth if len(calls) % 2 else Graph(truth.inputs, truth.targets, frozenset({certain}))
         return decide(rows, Oracle(graph)(rows), oracle, 0.01, self_edges=False)
 
-    result = reweight(v, verdict, batches=6, seed=0)
+    result = reweight(v, find_mask, batches=6, seed=0)
     assert calls[0] == 4000
     assert len(calls) == 7
     assert result.mask.weight[0, 0] == pytest.approx(1.0)
@@ -184,23 +183,23 @@ def test_edge_weights_are_the_density_weighted_share_of_batches():
     assert result.batch_weight.sum() == pytest.approx(1.0)
 
 
-def test_batches_judged_together_are_judged_the_same_and_told_in_order():
-    """The later a batch is asked, the sooner it answers."""
+def test_masks_found_in_threads_are_the_same_and_in_order():
+    """The mask of all rows is the last to finish."""
     v = variables(n=4000, episodes=400)
-    first, told = child_seed(0, "all"), []
+    first, reports = child_seed(0, "all"), []
 
-    def verdict(rows, seed):
+    def find_mask(rows, seed):
         rng = np.random.default_rng(seed)
         time.sleep(0.05 if seed == first else 0.01 * rng.random())
         return decide(rows, Oracle(random_graph(v, rng))(rows), Oracle(random_graph(v, rng)), 0.01, self_edges=False)
 
     one, three = (
-        reweight(v, verdict, batches=6, together=n, progress=lambda done, total: told.append((done, total)))
+        reweight(v, find_mask, batches=6, threads=n, progress=lambda done, total: reports.append((done, total)))
         for n in (1, 3)
     )
     np.testing.assert_array_equal(one.mask.weight, three.mask.weight)
     np.testing.assert_array_equal(one.mask.matrix, three.mask.matrix)
-    assert told == [(n, 7) for n in range(1, 8)] * 2
+    assert reports == [(n, 7) for n in range(1, 8)] * 2
 
 
 def test_density_prefers_typical_actions():
@@ -210,20 +209,3 @@ def test_density_prefers_typical_actions():
     a[:100] += 1.0
     density = log_density(Variables.from_arrays(spec(2), s, a, s))
     assert density[:100].mean() < density[100:].mean() - 5
-
-
-# The l0 reference --------------------------------------------------------------------------------------------
-def test_l0_finds_a_sparse_linear_graph():
-    rng = np.random.default_rng(0)
-    s, a = rng.normal(size=(3000, 4)), rng.normal(size=(3000, 2))
-    weights = np.zeros((6, 4))
-    weights[[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 1, 3]] = 0.8
-    y = np.concatenate([s, a], 1) @ weights + 0.3 * rng.normal(size=(3000, 4))
-    v = Variables.from_arrays(spec(4, 2), s, a, y)
-    test = L0(penalty=0.01)
-    assert (decide(v, test(v), test, 0.5, self_edges=False).matrix == (weights != 0)).all()
-
-
-def test_l0_says_what_it_needs():
-    with pytest.raises(BecauseError, match=r"20 transitions.*at least 50"):
-        L0()(variables(n=20))

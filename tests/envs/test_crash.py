@@ -1,7 +1,6 @@
-"""Crash: scenes, the bodies on highway-env's road, the batched twin against highway-env, the picture."""
+"""Crash: scenes, bodies on highway-env's road, the fast batch against highway-env, the picture."""
 
 import itertools
-import time
 import warnings
 
 import gymnasium
@@ -16,7 +15,7 @@ from because_rl.envs.batch import SimulatorBatch
 from because_rl.envs.crash.batch import CrashBatch, crash_step
 from because_rl.envs.crash.behaviour import CrashBehaviour
 from because_rl.envs.crash.drawing import FIRED
-from because_rl.envs.crash.env import BODIES, DT, HORIZON, REACH, Crash, draw_scenes, near_miss
+from because_rl.envs.crash.env import BODIES, DT, HORIZON, MAX_ACCELERATION, Crash, draw_scenes, near_miss
 
 SEEDS = range(4000)
 splits = pytest.mark.parametrize("split", ["I", "O"])
@@ -41,16 +40,16 @@ def test_both_splits_draw_bodies_from_the_stated_ranges():
         assert (ped2[4] == np.pi / 2).all()
 
 
-def test_training_ties_pedestrians_to_the_car_and_o_cuts_the_tie():
-    tied, cut = draw_scenes(SEEDS, "I", 1).bodies, draw_scenes(SEEDS, "O", 1).bodies
+def test_only_training_pedestrians_stand_near_the_car():
+    training, other = draw_scenes(SEEDS, "I", 1).bodies, draw_scenes(SEEDS, "O", 1).bodies
     for ped in (2, 3):
-        gap = tied[:, ped, 0] - tied[:, 1, 0]
+        gap = training[:, ped, 0] - training[:, 1, 0]
         assert gap.min() >= 3.5
         assert gap.max() <= 5.5
-        assert abs(np.corrcoef(cut[:, ped, 0], cut[:, 1, 0])[0, 1]) < 0.05
-        # The marginal law stays: only the tie is cut.
-        assert abs(np.sort(tied[:, ped, 0]) - np.sort(cut[:, ped, 0])).max() < 1.0
-    assert abs(np.corrcoef(cut[:, 2, 0], cut[:, 3, 0])[0, 1]) < 0.05
+        assert abs(np.corrcoef(other[:, ped, 0], other[:, 1, 0])[0, 1]) < 0.05
+        # The marginal distribution stays the same.
+        assert abs(np.sort(training[:, ped, 0]) - np.sort(other[:, ped, 0])).max() < 1.0
+    assert abs(np.corrcoef(other[:, 2, 0], other[:, 3, 0])[0, 1]) < 0.05
 
 
 def test_goals_slopes_and_channels_of_the_splits():
@@ -61,9 +60,9 @@ def test_goals_slopes_and_channels_of_the_splits():
     assert set(training.u_c) == {-1.0, 1.0}
     np.testing.assert_allclose(training.slope, 0.3 * training.u_c[:, None] * np.ones(4))
     np.testing.assert_allclose(other.slope, 0.3 * other.u_c[:, None] * [1, -1, 1, 1])
-    tie = [np.corrcoef(scenes.channels[:, 0], scenes.u_c)[0, 1] for scenes in (training, other)]
-    assert tie[0] < -0.99
-    assert tie[1] > 0.99
+    correlation = [np.corrcoef(scenes.channels[:, 0], scenes.u_c)[0, 1] for scenes in (training, other)]
+    assert correlation[0] < -0.99
+    assert correlation[1] > 0.99
 
 
 def test_cue_is_a_stationary_autoregression_and_start_is_uniform():
@@ -77,7 +76,7 @@ def test_cue_is_a_stationary_autoregression_and_start_is_uniform():
     np.testing.assert_allclose(np.quantile(scenes.start, [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.03)
 
 
-def test_a_scene_does_not_depend_on_its_company():
+def test_a_scene_does_not_depend_on_its_batch():
     together, alone = draw_scenes([3, 9, 4], "O", 2), draw_scenes([9], "O", 2)
     for name, value in vars(together).items():
         assert (value[1] == getattr(alone, name)[0]).all(), name
@@ -85,13 +84,13 @@ def test_a_scene_does_not_depend_on_its_company():
 
 # Bodies on highway-env's road ----------------------------------------------------------------------------
 def test_cars_are_moved_by_highway_envs_own_step():
-    """An untouched `Vehicle` given the pedals and wheel that our cars chose follows the same path."""
+    """A plain `Vehicle` with the throttle and steering that our car computes follows the same path."""
     env, rng = Crash("I"), np.random.default_rng(0)
     env.reset(seed=1)
     ego = env.road.vehicles[0]
     plain = Vehicle(None, ego.position.copy(), ego.heading, ego.speed)
     for _ in range(30):
-        ego.pull = rng.uniform(-1, 1, 2) * REACH[0]
+        ego.acceleration = rng.uniform(-1, 1, 2) * MAX_ACCELERATION[0]
         ego.step(DT)
         plain.act(dict(ego.action))
         plain.step(DT)
@@ -100,17 +99,17 @@ def test_cars_are_moved_by_highway_envs_own_step():
         assert plain.speed == ego.speed  # within the limits, as here, clipping changes nothing
 
 
-def test_steering_gives_the_acceleration_that_was_asked_for():
+def test_steering_gives_the_requested_acceleration():
     env = Crash("I")
     env.reset(seed=2)
     ego = env.road.vehicles[0]
-    ego.put(np.array([0.0, 0.0, 8 * np.cos(0.3), 8 * np.sin(0.3), 0.3]))
-    ego.pull, before = np.array([1.0, -1.5]), ego.velocity.copy()
+    ego.set_state(np.array([0.0, 0.0, 8 * np.cos(0.3), 8 * np.sin(0.3), 0.3]))
+    ego.acceleration, before = np.array([1.0, -1.5]), ego.velocity.copy()
     ego.step(1e-5)
     np.testing.assert_allclose((ego.velocity - before) / 1e-5, [1.0, -1.5], atol=1e-3)
 
 
-def test_speeds_keep_their_limits():
+def test_speeds_stay_within_their_limits():
     env = Crash("I")
     for action in (np.ones(8), -np.ones(8), np.tile([1.0, -1.0], 4)):
         env.reset(seed=3)
@@ -140,11 +139,11 @@ def test_near_miss_is_the_distance_to_highway_envs_polygon():
     rng, env = np.random.default_rng(0), Crash("I")
     env.reset(seed=0)
     ego, _, walker, _ = env.road.vehicles
-    seen = []
+    near = []
     for _ in range(2000):
         heading = rng.uniform(-3, 3)
-        ego.put(np.array([*rng.uniform(-5, 5, 2), 0, 0, heading]))
-        walker.put(np.append(ego.position + rng.uniform(-5, 5, 2), [0, 0, 0]))
+        ego.set_state(np.array([*rng.uniform(-5, 5, 2), 0, 0, heading]))
+        walker.set_state(np.append(ego.position + rng.uniform(-5, 5, 2), [0, 0, 0]))
         corners = ego.polygon()
         inside, gap = True, np.inf
         for a, b in itertools.pairwise(corners):
@@ -152,8 +151,8 @@ def test_near_miss_is_the_distance_to_highway_envs_polygon():
             inside &= edge[0] * to[1] - edge[1] * to[0] <= 0
             gap = min(gap, np.linalg.norm(to - np.clip(to @ edge / (edge @ edge), 0, 1) * edge))
         assert near_miss(ego, walker) == (inside or gap < 1.0)
-        seen.append(near_miss(ego, walker))
-    assert 0.1 < np.mean(seen) < 0.9
+        near.append(near_miss(ego, walker))
+    assert 0.1 < np.mean(near) < 0.9
 
 
 def test_flags_latch_and_decide_success():
@@ -180,7 +179,7 @@ def test_snapshot_and_restore_are_exact(split):
     for _ in range(4):
         env.step(random_actions(rng, 1)[0])
     env.intervene(f"flag{1 + int(env.exact_goal().argmin())}", np.ones(1))  # one that does not end the episode
-    moment, actions = env.snapshot(), random_actions(rng, 6)
+    snapshot, actions = env.snapshot(), random_actions(rng, 6)
 
     def play():
         out = [env.exact_state()]
@@ -190,13 +189,13 @@ def test_snapshot_and_restore_are_exact(split):
 
     first, picture = play()
     env.reset(seed=5)
-    env.restore(moment)
+    env.restore(snapshot)
     again, same_picture = play()
     assert (first == again).all()
     assert (picture == same_picture).all()
 
 
-def test_an_intervention_sets_its_factor_and_leaves_the_others_alone():
+def test_an_intervention_changes_only_its_factor():
     env, other = Crash("I", 4), CrashBatch("O", 4)
     other.reset([8])
     env.reset(seed=7)
@@ -212,7 +211,7 @@ def test_an_intervention_sets_its_factor_and_leaves_the_others_alone():
         assert (after[rest] == before[rest]).all()
 
 
-# The batched twin ----------------------------------------------------------------------------------------
+# The fast batch -------------------------------------------------------------------------------------------
 def compare(split, spurious, size, steps, level=None, seed=0):
     """Largest state error and number of compared steps, with the same actions given to both."""
     fast, real = CrashBatch(split, spurious), SimulatorBatch(Crash, split, spurious)
@@ -228,31 +227,32 @@ def compare(split, spurious, size, steps, level=None, seed=0):
         while not fast.done:
             count += int((~(fast.terminated | fast.truncated)).sum())
             actions = behaviour.act(observation) if behaviour else random_actions(rng, size)
-            mine, theirs = fast.step(actions), real.step(actions)
-            observation = mine.observation
+            fast_step, real_step = fast.step(actions), real.step(actions)
+            observation = fast_step.observation
             worst = max(worst, float(np.abs(fast.exact_state() - real.exact_state()).max()))
             assert (fast.exact_state()[:, 20:22] == real.exact_state()[:, 20:22]).all()
-            for a, b in zip(mine[1:], theirs[1:], strict=True):
+            for a, b in zip(fast_step[1:], real_step[1:], strict=True):
                 assert (a == b).all()
     return worst, count
 
 
-@splits
-@pytest.mark.parametrize("level", [None, "expert"])
-def test_twin_moves_like_highway_env(split, level):
-    assert compare(split, 2, 20, 500, level)[0] < 1e-9
+@pytest.mark.parametrize(
+    ("split", "level", "spurious"), [("I", None, 1), ("O", None, 8), ("I", "medium", 4), ("O", "expert", 2)]
+)
+def test_batch_matches_highway_env(split, level, spurious):
+    assert compare(split, spurious, 25, 1500, level)[0] < 1e-9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @splits
 @pytest.mark.parametrize(("level", "spurious"), [(None, 1), (None, 8), ("random", 2), ("medium", 4), ("expert", 1)])
-def test_twin_moves_like_highway_env_for_ten_thousand_steps(split, level, spurious):
+def test_batch_matches_highway_env_for_ten_thousand_steps(split, level, spurious):
     worst, count = compare(split, spurious, 50, 10_000, level, seed=1)
     print(f"{split} {level} x{spurious}: error {worst:.1e} over {count} steps")
     assert worst < 1e-9
 
 
-def test_twin_episodes_are_the_same_bits_in_any_company():
+def test_episodes_are_bitwise_equal_in_any_batch():
     rng, seeds = np.random.default_rng(0), np.arange(37)
     actions = rng.uniform(-1, 1, (HORIZON, 37, 8)).astype(np.float32)
 
@@ -270,14 +270,14 @@ def test_twin_episodes_are_the_same_bits_in_any_company():
             assert (play(rows) == together[rows]).all()
 
 
-def test_crash_step_is_pure_takes_any_leading_shape_and_runs_in_jax():
+def test_crash_step_takes_any_leading_shape_and_jax_arrays():
     batch, rng = CrashBatch("O", 2), np.random.default_rng(2)
     batch.reset(range(6))
     state, slope = batch.exact_state(), batch.hidden()["slope"]
     action = rng.uniform(-1, 1, (6, 8))
-    kept = state.copy()
+    before = state.copy()
     flat = crash_step(state, action, slope[:, 0], slope[:, 1])
-    assert (state == kept).all()
+    assert (state == before).all()
     folded = crash_step(
         state.reshape(2, 3, 23), action.reshape(2, 3, 8), slope[:, 0].reshape(2, 3), slope[:, 1].reshape(2, 3)
     )
@@ -288,35 +288,14 @@ def test_crash_step_is_pure_takes_any_leading_shape_and_runs_in_jax():
     assert (batch.exact_state() == flat).all()
     single = [jnp.asarray(x, jnp.float32) for x in (state, action, slope[:, 0], slope[:, 1])]
     np.testing.assert_allclose(np.asarray(jax.jit(crash_step)(*single)), flat, atol=2e-5)
-    # Without a slope of its own the car feels the others'.
+    # Without `car_slope` the car has the slope of the others.
     same = crash_step(state, action, slope[:, 0])
     assert (same[:, :5] == flat[:, :5]).all()
     assert (same[:, 5:10] != flat[:, 5:10]).any()
 
 
-@pytest.mark.slow
-def test_twin_is_fifty_times_as_fast():
-    rng = np.random.default_rng(0)
-    batch, env = CrashBatch("I"), Crash("I")
-    actions = rng.uniform(-1, 1, (HORIZON, 1000, 8)).astype(np.float32)
-    batch.reset(range(1000))
-    start = time.perf_counter()
-    for t in range(HORIZON):
-        batch.step(actions[t])
-    fast = HORIZON * 1000 / (time.perf_counter() - start)
-    start, steps = time.perf_counter(), 0
-    for seed in range(60):
-        env.reset(seed=seed)
-        while not env._done:
-            env.step(actions[env._steps, seed])
-            steps += 1
-    real = steps / (time.perf_counter() - start)
-    print(f"twin {fast:,.0f} steps/s, highway-env {real:,.0f} steps/s")
-    assert fast > 50 * real
-
-
 # Spaces and picture --------------------------------------------------------------------------------------
-def test_gymnasiums_checker_has_nothing_to_say():
+def test_passes_gymnasiums_checker_without_warnings():
     env = gymnasium.make("because/Crash-v0", split="O", spurious=4, render_mode="rgb_array")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -339,12 +318,10 @@ def test_extreme_actions_stay_in_space(split):
             assert ((np.float32(state) >= low) & (np.float32(state) <= high)).all()
 
 
-@pytest.mark.slow
-@splits
-def test_ten_thousand_random_steps_of_highway_env_stay_in_space(split):
+def check_random_steps_of_highway_env_stay_in_space(split, min_steps):
     env, steps, seed = Crash(split, 2), 0, 0
     env.action_space.seed(0)
-    while steps < 10_000:
+    while steps < min_steps:
         observation, _ = env.reset(seed=seed)
         seed += 1
         while not env._done:
@@ -353,7 +330,18 @@ def test_ten_thousand_random_steps_of_highway_env_stay_in_space(split):
             assert env.observation_space.contains(observation)
 
 
-def test_picture_shows_where_everyone_is():
+@splits
+def test_random_steps_of_highway_env_stay_in_space(split):
+    check_random_steps_of_highway_env_stay_in_space(split, 700)
+
+
+@pytest.mark.long
+@splits
+def test_ten_thousand_steps_of_highway_env_stay_in_space(split):
+    check_random_steps_of_highway_env_stay_in_space(split, 10_000)
+
+
+def test_picture_shows_bodies_and_flags():
     env = Crash("O", render_mode="rgb_array")
     env.reset(seed=3)
     first = env.render()
@@ -365,12 +353,12 @@ def test_picture_shows_where_everyone_is():
         env.step(action)
     assert (env.render() != first).mean() > 0.005
     for name in BODIES:
-        calm = env.render()
+        before = env.render()
         env.intervene(name, env.exact_state()[env.factors[name].slice] + [3.0, 0, 0, 0, 0])
-        assert (env.render() != calm).any(), name
-    calm = env.render()
+        assert (env.render() != before).any(), name
+    before = env.render()
     env.intervene("flag1", np.ones(1))
     lit = env.render()
-    red = [(np.abs(picture.astype(int) - FIRED).sum(-1) < 12).sum() for picture in (calm, lit)]
+    red = [(np.abs(picture.astype(int) - FIRED).sum(-1) < 12).sum() for picture in (before, lit)]
     assert red[1] - red[0] > 100
     assert Crash("I").render() is None

@@ -1,4 +1,4 @@
-"""Unlock: layouts, the fast rooms against minigrid, the true graph by intervention, the behaviours."""
+"""Unlock: layouts, the fast batch against minigrid, the true graph by intervention, the behaviours."""
 
 import numpy as np
 import pytest
@@ -12,33 +12,33 @@ from because_rl.errors import BecauseError
 SEEDS = range(400)
 
 
-def doors_of(split):
+def layouts_and_door_quadrants(split):
     return [(draw_layout(s, split), QUADRANT[list(draw_layout(s, split).doors)]) for s in SEEDS]
 
 
-def test_training_layouts_obey_the_law():
+def test_training_doors_are_opposite_the_key():
     assert HELD_OUT.sum() == 12
-    for layout, quadrants in doors_of("I"):
+    for layout, quadrants in layouts_and_door_quadrants("I"):
         assert QUADRANT[layout.key] == layout.u_c
         assert (quadrants == 3 - layout.u_c).all()
         assert len(layout.doors) == 1
         assert not HELD_OUT[layout.doors[0]]
 
 
-def test_each_split_breaks_what_it_says_and_nothing_else():
-    for layout, quadrants in doors_of("O"):
+def test_each_split_shifts_only_what_it_states():
+    for layout, quadrants in layouts_and_door_quadrants("O"):
         assert len(layout.doors) == 2
         assert (quadrants != 3 - layout.u_c).all()
-    assert np.mean([HELD_OUT[list(layout.doors)].any() for layout, _ in doors_of("O")]) > 0.3
-    for layout, quadrants in doors_of("O-law"):
+    assert np.mean([HELD_OUT[list(layout.doors)].any() for layout, _ in layouts_and_door_quadrants("O")]) > 0.3
+    for layout, quadrants in layouts_and_door_quadrants("O-law"):
         assert len(layout.doors) == 1
         assert quadrants[0] != 3 - layout.u_c
         assert not HELD_OUT[layout.doors[0]]
-    for layout, quadrants in doors_of("O-doors"):
+    for layout, quadrants in layouts_and_door_quadrants("O-doors"):
         assert len(layout.doors) == 2
         assert (quadrants == 3 - layout.u_c).all()
         assert not HELD_OUT[list(layout.doors)].any()
-    for layout, quadrants in doors_of("O-cells"):
+    for layout, quadrants in layouts_and_door_quadrants("O-cells"):
         assert HELD_OUT[layout.doors[0]]
         assert (quadrants == 3 - layout.u_c).all()
 
@@ -69,16 +69,16 @@ def compare(split, spurious, rooms, seed):
     steps = 0
     assert (fast.exact_state() == real.exact_state()).all()
     for _ in range(HORIZON):
-        # Half of the actions aim at something, or doors would never open.
-        wise = np.where(rng.random(rooms) < 0.5, PICK, OPEN)
-        on_thing = (
+        # On a key or door most actions are pick or open, or doors would hardly ever open.
+        manipulation = np.where(rng.random(rooms) < 0.5, PICK, OPEN)
+        on_object = (
             fast.exact_state()[:, :CELLS] * fast.exact_state()[:, CELLS : 3 * CELLS].reshape(rooms, 2, CELLS).sum(1)
         ).any(1)
-        actions = np.where(on_thing & (rng.random(rooms) < 0.7), wise, rng.integers(0, 6, rooms))
-        a, b = fast.step(actions), real.step(actions)
+        actions = np.where(on_object & (rng.random(rooms) < 0.7), manipulation, rng.integers(0, 6, rooms))
+        fast_step, real_step = fast.step(actions), real.step(actions)
         assert (fast.exact_state() == real.exact_state()).all()
-        for mine, theirs in zip(a[1:], b[1:], strict=True):
-            assert (mine == theirs).all()
+        for a, b in zip(fast_step[1:], real_step[1:], strict=True):
+            assert (a == b).all()
         steps += rooms
     for name, value in fast.hidden().items():
         assert (value == real.hidden()[name]).all()
@@ -86,24 +86,24 @@ def compare(split, spurious, rooms, seed):
 
 
 @pytest.mark.parametrize("split", Unlock.splits)
-def test_fast_rooms_equal_minigrid(split):
+def test_batch_equals_minigrid(split):
     compare(split, 1, 40, 0)
     compare(split, 4, 20, 1)
 
 
-@pytest.mark.slow
-def test_fast_rooms_equal_minigrid_over_100_000_steps():
-    done = [
+@pytest.mark.long
+def test_batch_equals_minigrid_over_100_000_steps():
+    results = [
         compare(split, spurious, 850, n)
         for n, (split, spurious) in enumerate(
             [*((s, 1) for s in Unlock.splits), *((s, 8) for s in ("I", "O", "O-law"))]
         )
     ]
-    assert sum(steps for steps, _ in done) >= 100_000
-    assert sum(solved for _, solved in done) > 5
+    assert sum(steps for steps, _ in results) >= 100_000
+    assert sum(solved for _, solved in results) > 5
 
 
-def test_pick_and_open_act_on_the_own_cell_only():
+def test_open_needs_the_key_and_acts_on_the_own_cell():
     env = Unlock()
     env.reset(seed=0)
     doors = env.exact_state()[2 * CELLS : 3 * CELLS]
@@ -124,7 +124,7 @@ def test_walls_stop_the_agent():
 
 
 def sample_transitions(env, rng, count):
-    """States along episodes that mix the expert's way with random steps, so that things happen."""
+    """Snapshots, states and actions along episodes of the medium behaviour, in which keys and doors are used."""
     policy = UnlockBehaviour("medium", coverage=0.5)
     while count:
         seed = int(rng.integers(2**31))
@@ -139,17 +139,16 @@ def sample_transitions(env, rng, count):
             observation = batch.step(action).observation
 
 
-@pytest.mark.parametrize(("split", "spurious", "count"), [("I", 1, 1500), ("O", 4, 700)])
-def test_interventions_on_minigrid_find_the_true_graph(split, spurious, count):
-    """Swap one factor at a time for its value in another sample; whatever moves next is its child."""
+def check_interventions_match_the_graph(split, spurious, count):
+    """Swap one factor at a time for its value in another sample; the factors that then change are its children."""
     env, rng = Unlock(split, spurious), np.random.default_rng(0)
     factors, graph = env.factors, env.true_graph()
     samples = list(sample_transitions(env, rng, count))
-    found = np.zeros((len(factors.inputs), len(factors.targets)), int)
+    changes = np.zeros((len(factors.inputs), len(factors.targets)), int)
     for snapshot, _, action in samples:
         env.restore(snapshot)
         env._advance(action)
-        plain = env.exact_state()
+        unswapped = env.exact_state()
         _, other_state, other_action = samples[rng.integers(len(samples))]
         for i, name in enumerate(factors.inputs):
             factor, swapped = factors[name], action.copy()
@@ -160,11 +159,11 @@ def test_interventions_on_minigrid_find_the_true_graph(split, spurious, count):
                 try:
                     env.intervene(name, other_state[factor.slice])
                 except BecauseError:
-                    continue  # that cell is taken
-                if name == "agent":  # far jumps rarely meet an object: aim half of them at one
-                    things = np.flatnonzero(env.exact_state()[CELLS : 3 * CELLS].reshape(2, CELLS).any(0))
-                    if len(things) and rng.random() < 0.5:
-                        env.intervene(name, np.eye(CELLS)[rng.choice(things)])
+                    continue  # that cell holds another object
+                if name == "agent":  # few random cells hold an object: choose one that does in half of the swaps
+                    objects = np.flatnonzero(env.exact_state()[CELLS : 3 * CELLS].reshape(2, CELLS).any(0))
+                    if len(objects) and rng.random() < 0.5:
+                        env.intervene(name, np.eye(CELLS)[rng.choice(objects)])
             before = env.exact_state()
             env._advance(swapped)
             after = env.exact_state()
@@ -172,12 +171,23 @@ def test_interventions_on_minigrid_find_the_true_graph(split, spurious, count):
             start = env.exact_state()
             for j, target in enumerate(factors.state):
                 assert target.name == name or (before[target.slice] == start[target.slice]).all()  # only one swapped
-                found[i, j] += (after[target.slice] != plain[target.slice]).any()
+                changes[i, j] += (after[target.slice] != unswapped[target.slice]).any()
     true = graph.matrix
-    assert not found[~true].any(), found
-    assert (found[true] > 0).all(), found
+    assert not changes[~true].any(), changes
+    assert (changes[true] > 0).all(), changes
     assert graph.rare == frozenset()
-    assert (found[true] / count).min() > 1e-3
+    assert (changes[true] / count).min() > 1e-3
+
+
+@pytest.mark.parametrize(("split", "spurious"), [("I", 1), ("O", 4)])
+def test_interventions_on_minigrid_match_the_graph(split, spurious):
+    check_interventions_match_the_graph(split, spurious, 300)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("split", "spurious", "count"), [("I", 1, 1500), ("O", 4, 700)])
+def test_many_interventions_on_minigrid_match_the_graph(split, spurious, count):
+    check_interventions_match_the_graph(split, spurious, count)
 
 
 def test_snapshot_and_restore_are_exact():
@@ -192,7 +202,7 @@ def test_snapshot_and_restore_are_exact():
     assert (env.exact_state() == state).all()
 
 
-def test_cues_follow_the_scene_in_training_and_not_in_o():
+def test_cues_follow_the_scene_in_training_only():
     def agreement(split):
         batch = UnlockBatch(split, 8)
         batch.reset(range(500))
@@ -213,7 +223,7 @@ def test_behaviours_succeed_as_often_as_in_the_paper(level, paper):
     assert abs(batch.terminated.mean() - paper) < 0.04
 
 
-def test_coverage_decides_how_often_a_door_is_tried_without_key():
+def test_coverage_is_the_share_of_attempts_without_key():
     def tried(coverage):
         batch, policy, seeds = UnlockBatch(), UnlockBehaviour("expert", coverage), range(500)
         observation, count = batch.reset(seeds), np.zeros(500, bool)

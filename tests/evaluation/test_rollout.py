@@ -1,5 +1,9 @@
-"""Evaluation: the same scenes for all, all seeds side by side; and the oracle planners reach their ceiling."""
+"""Evaluation: all seeds act side by side in the same scenes; and the oracle planners solve their worlds."""
 
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -9,9 +13,11 @@ from because_rl.envs.tasks import BEHAVIOURS, WORLDS, make_batch
 from because_rl.envs.unlock.batch import unlock_step
 from because_rl.envs.unlock.env import CODES
 from because_rl.errors import BecauseError
-from because_rl.evaluation.oracle_planner import oracle_outcome
+from because_rl.evaluation.oracle_crash import CRASH, SHOOTING, CrashOracle
+from because_rl.evaluation.oracle_lift import LiftOracle
+from because_rl.evaluation.oracle_planner import make_oracle, oracle_outcome
 from because_rl.evaluation.oracle_unlock import UnlockOracle
-from because_rl.evaluation.rollout import SUBCASES, Outcome, evaluate, layouts, legal, summarise
+from because_rl.evaluation.rollout import SUBCASES, Outcome, evaluate, layouts, legal, roll, summarise
 from because_rl.rng import stream
 from because_rl.runs.oracle import oracle
 from because_rl.training.method import Agent
@@ -27,7 +33,7 @@ def test_unlock_step_is_the_batch_as_a_function(spurious):
         actions, before, active = batch.random_actions(rng), batch.exact_state(), ~batch.terminated
         batch.step(actions)
         np.testing.assert_array_equal(unlock_step(before, CODES[actions])[active], batch.exact_state()[active])
-    # Random walks hardly ever pick and open: put agents on keys and doors, with and without a key in hand.
+    # Random walks hardly ever pick and open: place agents on keys and doors, with and without a key.
     state = before.copy()
     state[:, :36] = np.eye(36)[rng.integers(0, 36, 200)]
     state[:100, :36] = state[:100, 72:108] / np.maximum(state[:100, 72:108].sum(1, keepdims=True), 1)
@@ -50,25 +56,71 @@ def test_the_oracle_solves_unlock_in_the_fewest_steps(split):
     np.testing.assert_array_equal(outcome.steps[0], outcome.hidden["fewest_steps"])
 
 
-@pytest.mark.slow
-def test_the_oracle_solves_crash():
-    for split in ("I", "O"):
-        assert oracle_outcome("crash", split, 10).success.mean() >= 0.9
+def roll_oracle(world, split, oracle, episodes, after_act):
+    """Rolls the oracle; `after_act(state, action, steps_left)` is called at every step."""
+
+    def act(observation, steps_left):
+        action = oracle.act(observation, steps_left)
+        after_act(observation.state, action, steps_left)
+        return action
+
+    try:
+        return roll(world, split, layouts(world, split, episodes), act, begin=oracle.begin)
+    finally:
+        oracle.close()
 
 
-@pytest.mark.slow
-def test_the_oracle_solves_lift():
-    outcome = oracle_outcome("lift", "O", 3)
+def test_the_oracle_solves_crash_with_an_exact_model():
+    """With a sixth of the usual candidates, in a program that is quick to compile."""
+    oracle, states, predicted = CrashOracle(0, replace(SHOOTING, population=128)), [], []
+    advance = jax.jit(jax.vmap(CRASH.advance))
+
+    def after_act(state, action, steps_left):
+        states.append(state)
+        predicted.append(advance(oracle.slope, jnp.asarray(state), jnp.asarray(action))[0])
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        outcome = roll_oracle("crash", "I", oracle, 3, after_act)
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
     assert outcome.success.all()
-    assert (outcome.steps < 30).all()
+    for n in range(outcome.steps.min() - 1):
+        np.testing.assert_allclose(states[n + 1], predicted[n], atol=1e-4)
 
 
-def test_the_oracle_table():
+def test_the_oracle_solves_lift_as_planned():
+    oracle, ends = LiftOracle(0, population=2), []
+
+    def after_act(state, action, steps_left):
+        """The step at which the plan ends: its actions are zero once the cube is lifted."""
+        ends.append(31 - steps_left + int((oracle.plans[0, : steps_left - 1] != 0).any(1).sum()))
+
+    outcome = roll_oracle("lift", "O", oracle, 1, after_act)
+    assert outcome.success.all()
+    # The model is exact, and the last plan is followed unless another candidate is faster.
+    assert outcome.steps[0, 0] == ends[-1] < 30
+    assert (np.diff(ends) <= 0).all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("world", "episodes"), [("crash", 20), ("lift", 5)])
+@pytest.mark.parametrize("split", ["I", "O"])
+def test_the_oracle_solves_many_scenes(world, episodes, split):
+    assert oracle_outcome(world, split, episodes).success.mean() >= 0.9
+
+
+def test_the_oracle_command_reports_intervals():
     result = oracle(["unlock"], ["I"], 5)
     (row,) = result["rows"]
     assert (row["world"], row["split"], row["episodes"], row["success"]) == ("unlock", "I", 5, 1.0)
     assert 0.5 < row["low95"] < 1.0
     assert result["provenance"]["config"]["episodes"] == {"unlock": 5}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_world_has_an_oracle(world):
+    assert type(make_oracle(world)).__name__ == f"{world.capitalize()}Oracle"
 
 
 def test_an_unknown_world_is_named():
@@ -77,34 +129,34 @@ def test_an_unknown_world_is_named():
 
 
 # Evaluation --------------------------------------------------------------------------------------------
-class TwoMinds(Agent):
-    """Seed 0 plans with the true model, seed 1 stays where it is (up, then against the wall)."""
+class TwoSeeds(Agent):
+    """Seed 0 plans with the true model; seed 1 always moves up and soon stands at the wall."""
 
     seeds = (0, 1)
 
     def begin(self, worlds, seed):
-        self.worlds, self.seed, self.seen = worlds, seed, []
+        self.worlds, self.seed, self.calls = worlds, seed, []
         self.oracle = UnlockOracle()
         self.oracle.begin(make_batch("unlock"))
 
     def act(self, state, goal, steps_left):
-        self.seen.append((state, steps_left))
+        self.calls.append((state, steps_left))
         assert state.shape == (2, self.worlds, 110)
-        wise = self.oracle.planner.act(state[0], goal[0], steps_left)
-        return np.stack([wise, np.zeros_like(wise)])
+        best = self.oracle.planner.act(state[0], goal[0], steps_left)
+        return np.stack([best, np.zeros_like(best)])
 
 
 def test_seeds_act_side_by_side_in_the_same_scenes():
-    agent = TwoMinds()
+    agent = TwoSeeds()
     outcome = evaluate(agent, "unlock", "O", 12)
     assert outcome.success.shape == outcome.steps.shape == (2, 12)
     assert outcome.success[0].all()
     assert not outcome.success[1].any()
     np.testing.assert_array_equal(outcome.steps[0], outcome.hidden["fewest_steps"])
     assert (outcome.steps[1] == 15).all()
-    first = agent.seen[0][0]
+    first = agent.calls[0][0]
     np.testing.assert_array_equal(first[0], first[1])
-    assert [steps_left for _, steps_left in agent.seen] == list(range(15, 0, -1))
+    assert [steps_left for _, steps_left in agent.calls] == list(range(15, 0, -1))
     batch = make_batch("unlock", "O")
     np.testing.assert_array_equal(first[0], batch.reset(layouts("unlock", "O", 12)).state)
     summary = summarise(outcome)
@@ -113,12 +165,12 @@ def test_seeds_act_side_by_side_in_the_same_scenes():
     assert summary["steps"] == pytest.approx(outcome.hidden["fewest_steps"].mean())
 
 
-def test_acting_seed_changes_neither_scenes_nor_another_split():
-    one, two = TwoMinds(), TwoMinds()
+def test_the_acting_seed_does_not_change_the_scenes():
+    one, two = TwoSeeds(), TwoSeeds()
     evaluate(one, "unlock", "I", 4, seed=0)
     evaluate(two, "unlock", "I", 4, seed=1)
     assert one.seed != two.seed
-    np.testing.assert_array_equal(one.seen[0][0], two.seen[0][0])
+    np.testing.assert_array_equal(one.calls[0][0], two.calls[0][0])
     assert not set(layouts("unlock", "I", 100)) & set(layouts("unlock", "O", 100))
 
 
@@ -130,7 +182,7 @@ def test_evaluation_scenes_are_in_no_dataset():
             assert not scenes & {recipe.episode_seed(e) for e in range(entry.episodes)}
 
 
-def test_actions_are_checked_and_cut_to_the_box():
+def test_actions_are_checked_and_clipped_to_the_box():
     box = spaces.Box(-1.0, 1.0, (2,), np.float32)
     np.testing.assert_array_equal(legal(np.array([[2.0, -0.5]]), box), np.array([[1.0, -0.5]], np.float32))
     for bad, space in (
@@ -144,7 +196,7 @@ def test_actions_are_checked_and_cut_to_the_box():
 
 
 def test_a_summary_without_success_has_no_steps():
-    nothing = summarise(Outcome(np.zeros((1, 3), bool), np.full((1, 3), 15), {}))
-    assert (nothing["success"], nothing["low95"], nothing["steps"]) == (0.0, 0.0, None)
+    failed = summarise(Outcome(np.zeros((1, 3), bool), np.full((1, 3), 15), {}))
+    assert (failed["success"], failed["low95"], failed["steps"]) == (0.0, 0.0, None)
     with pytest.raises(BecauseError, match="at least 1"):
         layouts("unlock", "I", 0)

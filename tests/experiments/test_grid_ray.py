@@ -1,11 +1,9 @@
-"""A sweep on a Ray cluster of two nodes, all on the loopback interface: workers die, jobs fail, and what is kept is
-what the local engine keeps."""
+"""A sweep on a Ray cluster of two nodes, all on the loopback interface: workers die, jobs fail, and the cells are those
+of the local engine."""
 
-import contextlib
 import os
 import random
 import signal
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +12,19 @@ import pytest
 
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.ray_engine import RayEngine
-from because_rl.experiments.grid.runner import Job, StopSweep, failures, left, sweep
+from because_rl.experiments.grid.runner import Job, StopSweep, cell_file, failures, sweep, unfinished_jobs
 
 pytest.importorskip("ray", reason="Ray is not installed (pip install 'because-rl[ray]')")
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
-"""Addresses of this machine alone. Ray takes 127.0.0.1 for 'whatever address others see', hence not that one."""
+"""Loopback addresses. Not 127.0.0.1, which Ray replaces by the machine's address in the network."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Two nodes of one CPU each: no dashboard, no statistics of use, and nothing left afterwards."""
+    """The address of two nodes of one CPU each, without dashboard and usage statistics; all their processes end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # workers must find the cells' function
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # workers must import the function of the cells
         from ray.cluster_utils import Cluster
 
         small = {
@@ -37,7 +35,7 @@ def cluster(tmp_path_factory):
         }
         nodes = Cluster(initialize_head=True, head_node_args=small | {"node_ip_address": HEAD})
         nodes.add_node(**small, node_ip_address=OTHER)
-        mine = [
+        pids = [
             info.process.pid
             for node in nodes.list_all_nodes()
             for infos in node.all_processes.values()
@@ -45,24 +43,29 @@ def cluster(tmp_path_factory):
         ]
         yield nodes.address
         nodes.shutdown()
-    assert not [pid for pid in mine if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 def jobs(count):
     return [Job(f"j{n}", {f"j{n}-{split}": {"split": split} for split in "IO"}) for n in range(count)]
 
 
+def ray_here():
+    """The address of this node in a worker of Ray, else ''."""
+    import ray
+
+    return ray.util.get_node_ip_address() if ray.is_initialized() else ""
+
+
 @dataclass(frozen=True)
-class Tiny:
-    """Cells that cost a moment. Notes who computes what: the cluster's workers happen to see this folder, too."""
+class Noting:
+    """Cells that cost a moment. Notes which process computes them, in a folder that the workers here can see."""
 
     notes: Path
     pause: float = 0.0
 
     def __call__(self, job, missing):
-        import ray
-
-        where = ray.util.get_node_ip_address() if ray.is_initialized() else "here"
+        where = ray_here() or "local"
         for key in missing:
             (self.notes / f"{key}-{time.monotonic_ns()}").write_text(f"{os.getpid()} {where}")
             time.sleep(self.pause)
@@ -73,12 +76,12 @@ class Tiny:
         pass
 
     def noted(self):
-        """(cell, process, machine), in the order of their beginning"""
+        """(cell, process, machine) of each computation, in the order of their start."""
         files = sorted(self.notes.iterdir(), key=lambda file: int(file.name.rpartition("-")[2]))
         return [(file.name.rpartition("-")[0], *file.read_text().split()) for file in files]
 
 
-def kept(folder):
+def written_cells(folder):
     return {file.name: file.read_bytes() for file in (folder / "cells").iterdir()}
 
 
@@ -88,43 +91,42 @@ def notes(tmp_path):
     return tmp_path / "notes"
 
 
-@pytest.mark.slow
-def test_killed_workers_lose_nothing_and_results_are_those_of_the_local_engine(cluster, tmp_path, notes):
-    """SIGKILL for a process that is at a job, twice, once in the second cell of its job."""
-    compute, folder, killed, told = Tiny(notes, 0.3), tmp_path / "ray", [], []
+@dataclass(frozen=True)
+class Killed(Noting):
+    """Its worker is killed once in the first cell of one job, and once in the second cell of another.
 
-    def kill():
-        for wanted in ("I", "O"):
-            while True:
-                with contextlib.suppress(IndexError, ValueError):  # nothing yet, or not yet written
-                    cell, pid, _ = compute.noted()[-1]
-                    if cell.endswith(wanted) and cell not in dict(killed):
-                        break
+    The latter waits until the cell before it has arrived, which `folder` shows.
+    """
+
+    folder: Path | None = None
+
+    def trouble(self, key):
+        if ray_here() and key in ("j0-I", "j1-O") and [cell for cell, *_ in self.noted()].count(key) == 1:
+            while key == "j1-O" and not cell_file(self.folder, "j1-I").exists():
                 time.sleep(0.01)
-            os.kill(int(pid), signal.SIGKILL)
-            killed.append((cell, pid))
-            time.sleep(1.0)
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    found = sweep(jobs(6), compute, folder, report=told.append, engine=RayEngine(cluster), workers=0)
-    killer.join(timeout=5)
-    assert found == (12, 12, 0, ())
-    assert len(killed) == 2
-    asked = [cell for cell, *_ in compute.noted()]
-    for cell, _ in killed:
-        assert asked.count(cell) == 2
-    assert len(asked) == 12 + len(killed)  # a cell that had arrived before its worker died is not asked for again
-    assert {where for *_, where in compute.noted()} == {HEAD, OTHER}
-    assert [status.done for status in told] == sorted(status.done for status in told)
-    assert max(len(status.running) for status in told) == 2
+
+@pytest.mark.slow
+def test_killed_workers_lose_nothing(cluster, tmp_path, notes):
+    """Only the cell in which a worker died is repeated; the cells are those of the local engine."""
+    folder, reports = tmp_path / "ray", []
+    compute = Killed(notes, 0.3, folder)
+    status = sweep(jobs(6), compute, folder, report=reports.append, engine=RayEngine(cluster), workers=0)
+    assert status == (12, 12, 0, ())
+    computed = [cell for cell, *_ in compute.noted()]
+    assert len(computed) == 12 + 2
+    assert computed.count("j0-I") == computed.count("j1-O") == 2
+    assert {machine for *_, machine in compute.noted()} == {HEAD, OTHER}
+    assert [status.done for status in reports] == sorted(status.done for status in reports)
+    assert max(len(status.running) for status in reports) == 2
     sweep(jobs(6), compute, tmp_path / "local", workers=0)
-    assert kept(folder) == kept(tmp_path / "local")
+    assert written_cells(folder) == written_cells(tmp_path / "local")
     assert not list((folder / ".claims").iterdir())
 
 
 @dataclass(frozen=True)
-class Troubled(Tiny):
+class Troubled(Noting):
     def trouble(self, key):
         if key == "j0-O":
             raise BecauseError("Got bad luck.", need="good luck.", fix="try again.")
@@ -135,52 +137,52 @@ class Troubled(Tiny):
 
 
 @dataclass(frozen=True)
-class Stopping(Tiny):
+class Stopping(Noting):
     def trouble(self, key):
         if key == "j1-I":
             raise StopSweep("Got new code.", need="the old.", fix="start again.")
 
 
 @pytest.mark.slow
-def test_failures_tell_their_reason_and_a_stop_stops_all(cluster, tmp_path, notes):
+def test_failures_keep_their_reason_and_a_stop_ends_all(cluster, tmp_path, notes):
     compute, folder = Troubled(notes), tmp_path / "failing"
-    found = sweep(jobs(4), compute, folder, engine=RayEngine(cluster))
-    assert (found.done, found.failed) == (4, 3)  # j0-I, j2-I and both of j3
+    status = sweep(jobs(4), compute, folder, engine=RayEngine(cluster))
+    assert (status.done, status.failed) == (4, 3)  # j0-I, j2-I and both of j3
     first, second, third = failures(jobs(4), folder)
     assert first["reason"] == "Got bad luck. Needed: good luck. Fix: try again."
     assert "ZeroDivisionError" in second["reason"]
     assert "no luck at all" in second["details"]
     assert "3 workers died" in third["reason"]
     assert [cell for cell, *_ in compute.noted()].count("j2-O") == 3
-    assert sweep(jobs(4), Tiny(notes), folder, engine=RayEngine(cluster), retry_failed=True) == (8, 8, 0, ())
+    assert sweep(jobs(4), Noting(notes), folder, engine=RayEngine(cluster), retry_failed=True) == (8, 8, 0, ())
     with pytest.raises(StopSweep, match="Got new code"):
         sweep(jobs(40), Stopping(notes, 0.05), tmp_path / "stopped", engine=RayEngine(cluster))
     assert failures(jobs(40), tmp_path / "stopped") == []
-    assert len(left(jobs(40), tmp_path / "stopped")) > 30
+    assert len(unfinished_jobs(jobs(40), tmp_path / "stopped")) > 30
 
 
 @pytest.mark.slow
-def test_interrupted_it_keeps_what_has_arrived_and_goes_on(cluster, tmp_path, notes):
+def test_an_interrupted_sweep_keeps_what_has_arrived(cluster, tmp_path, notes):
     folder = tmp_path / "r"
 
     def interrupt(status):
         if status.done >= 3:
-            raise KeyboardInterrupt  # where Ctrl-C finds the runner
+            raise KeyboardInterrupt  # as Ctrl-C does in the runner
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(jobs(8), Tiny(notes, 0.3), folder, report=interrupt, engine=RayEngine(cluster))
-    assert 3 <= len(kept(folder)) < 16
-    before = kept(folder)
-    assert sweep(jobs(8), Tiny(notes), folder, engine=RayEngine(cluster)) == (16, 16, 0, ())
-    assert before.items() <= kept(folder).items()
-    again = [cell for cell, *_ in Tiny(notes).noted()]
-    assert all(again.count(name.removesuffix(".json")) == 1 for name in before)
+        sweep(jobs(8), Noting(notes, 0.3), folder, report=interrupt, engine=RayEngine(cluster))
+    assert 3 <= len(written_cells(folder)) < 16
+    before = written_cells(folder)
+    assert sweep(jobs(8), Noting(notes), folder, engine=RayEngine(cluster)) == (16, 16, 0, ())
+    assert before.items() <= written_cells(folder).items()
+    computed = [cell for cell, *_ in Noting(notes).noted()]
+    assert all(computed.count(name.removesuffix(".json")) == 1 for name in before)
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [("nowhere", "Got the address"), ("ray://x:1", "Got the address"), ("127.0.0.1:9", "Nothing answers")],
 )
-def test_a_cluster_that_is_not_there(tmp_path, address, said):
-    with pytest.raises(BecauseError, match=said):
-        sweep(jobs(1), Tiny(tmp_path), tmp_path / "r", engine=RayEngine(address))
+def test_a_missing_cluster_is_refused(tmp_path, address, message):
+    with pytest.raises(BecauseError, match=message):
+        sweep(jobs(1), Noting(tmp_path), tmp_path / "r", engine=RayEngine(address))

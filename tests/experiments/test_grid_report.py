@@ -1,4 +1,4 @@
-"""The page of a grid holds what the cells say, and works in a real browser: mouse, keyboard, phone and dark mode."""
+"""The page of a grid shows the numbers of its cells, and works in a browser: mouse, keyboard, phone and dark mode."""
 
 import json
 from pathlib import Path
@@ -10,14 +10,14 @@ from because_rl.discovery.mask import CausalMask
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.evaluation.energy_map import EnergyMap
-from because_rl.experiments.grid.results import read_results
-from because_rl.experiments.paper.energy_maps import maps_of
-from because_rl.experiments.report import report_grid
+from because_rl.evaluation.scenes import Scenes
+from because_rl.experiments.grid.results import read_grid_results
+from because_rl.experiments.grid_report import report_grid
+from because_rl.experiments.paper.energy_maps import mean_maps
 from because_rl.io import read_json, write_json, write_text
-from because_rl.report.scenes import Scenes
 from because_rl.rng import stream
 from tests.chromium import CHROMIUM, Browser
-from tests.support import because
+from tests.experiments.support import command
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 browser_needed = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
@@ -68,16 +68,16 @@ def write_maps(folder, when="2026-01-01T00:00:00+00:00", low=0.125):
     """A cell of `because paper fig-energy`: sure in one corner, where steps were logged."""
     steps, x = np.zeros((6, 6), int), np.arange(6.0)
     steps[:2, :2] = 3
-    told = EnergyMap("Opening", "", "", x, x, np.where(steps, low, 0.875), steps, {"door": [(1.0, 1.0)]})
+    energy_map = EnergyMap("Opening", "", "", x, x, np.where(steps, low, 0.875), steps, {"door": [(1.0, 1.0)]})
     cell = {"measure": "energy-map", "label": "because", "dataset": "because/unlock-medium-v0", "seeds": [0, 1]}
-    cell |= {"code": when, "source": "", "config": {}, "maps": [told.to_dict()]}
+    cell |= {"code": when, "source": "", "config": {}, "maps": [energy_map.to_dict()]}
     cell |= {"provenance": {"revision": "abc", "when": when}}
     write_json(folder / "cells" / f"because-unlock-medium-0-energy-map-{when[:4]}.json", cell)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Two methods with world models and one without, on Unlock I and O and one of O's parts; all that can be beside."""
+    """Two methods with world models and one without, on Unlock I, O and one sub-case of O, with all optional files."""
     folder = tmp_path_factory.mktemp("grid") / "results"
     for split in ("I", "O", "O-law"):
         for method, rate in (("because", 0.9), ("mopo", 0.3), ("td3bc", 0.2)):
@@ -97,15 +97,15 @@ def results(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(results, tmp_path_factory):
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     output = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("because_rl.report.scenes.FRAMES", 4)  # minigrid takes its time
-        made = report_grid(results, output, seconds=600, report=lambda done, total: told.append((done, total)))
+        patch.setattr("because_rl.evaluation.scenes.FRAMES", 4)  # minigrid takes its time
+        made = report_grid(results, output, seconds=600, report=lambda done, total: progress.append((done, total)))
     assert made["missing"] == []
-    assert told[0][0] == 0
-    assert told[-1][0] == told[-1][1]
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert progress[0][0] == 0
+    assert progress[-1][0] == progress[-1][1]
+    assert [done for done, _ in progress] == sorted(done for done, _ in progress)
     return Path(made["page"])
 
 
@@ -117,7 +117,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_old_problems(request):
-    """What an earlier test has heard is not this one's."""
+    """Each test starts with empty lists of problems and requests."""
     if "browser" in request.fixturenames:
         browser = request.getfixturevalue("browser")
         browser.problems.clear()
@@ -131,7 +131,7 @@ BROKEN = "[...document.images].filter(i => i.complete && !i.naturalWidth).length
 
 
 def check(browser):
-    """Nothing failed, and nothing was asked of anybody but the file itself."""
+    """Nothing failed, and nothing was requested but the file itself."""
     browser.js("Promise.all([...document.images].map(i => i.decode().catch(() => 0)))")
     assert browser.js(BROKEN) == 0
     assert browser.problems == []
@@ -140,7 +140,7 @@ def check(browser):
 
 @browser_needed
 def test_the_browser_notices_what_fails(browser, page, tmp_path):
-    """Each kind of fault alone, put into the real page: a test that cannot fail tests nothing."""
+    """`check` fails for each kind of fault, put alone into the real page."""
     text = page.read_text()
     for fault in ("<script>missing()</script>", "<img src=missing.png>", "<script>console.error('x')</script>"):
         (tmp_path / "broken.html").write_text(text.replace("</main>", fault + "</main>"))
@@ -177,9 +177,9 @@ def test_mouse(browser, page):
 
 
 @browser_needed
-def test_graph_tells_what_an_edge_rests_on(browser, page):
+def test_graph_shows_the_evidence_for_an_edge(browser, page):
     browser.open(f"file://{page}#graph-unlock-medium")
-    panel = "document.querySelector('.told-edge').innerText"
+    panel = "document.querySelector('.edge-details').innerText"
     browser.point(".graph path.false")  # the middle of a curve from side to side lies on it
     browser.wait(f"{panel}.includes('a false edge')")
     assert "1.0e-9" in browser.js(panel)
@@ -196,21 +196,21 @@ def test_graph_tells_what_an_edge_rests_on(browser, page):
 def test_keyboard(browser, page):
     browser.open(f"file://{page}")
     where = "document.activeElement.textContent"
-    seen = []
+    focused = []
     for _ in range(4):
         browser.press("Tab")
-        seen.append(browser.js(where))
+        focused.append(browser.js(where))
         assert browser.js("getComputedStyle(document.activeElement).outlineStyle") != "none"
-    assert seen == ["To the content", "Overview", "Tasks", "Causal graphs"]
+    assert focused == ["Skip to content", "Overview", "Tasks", "Causal graphs"]
     browser.press("Enter")
     browser.wait(f"{SHOWN}.join() === 'graphs'")
     browser.js("location.hash = 'graph-unlock-medium'")
     browser.wait(f"{SHOWN}.join() === 'graph-unlock-medium'")
     browser.js("document.querySelector('.graph .scroll').focus()")
     browser.press("Tab")
-    told = browser.js("document.querySelector('.told-edge').innerText")
-    assert told.startswith("agent drives")
-    assert "p 1.0e-9, weight 0.90" in told
+    details = browser.js("document.querySelector('.told-edge').innerText")
+    assert details.startswith("agent drives")
+    assert "p 1.0e-9, weight 0.90" in details
     unnamed = "[...document.querySelectorAll('input, select, [role=img], [role=region], [role=button]')]"
     unnamed += ".filter(e => !e.ariaLabel && !e.closest('label')).length"
     assert browser.js(unnamed) == 0
@@ -232,7 +232,7 @@ def test_phone_and_dark_mode(browser, page):
 
 @browser_needed
 def test_the_repositorys_own_results(browser, tmp_path):
-    made = report_grid(RESULTS, tmp_path, seconds=0)  # with the pictures that are there: draws none
+    made = report_grid(RESULTS, tmp_path, seconds=0)  # seconds=0: draws no new pictures
     assert made["megabytes"] < 15
     browser.open(f"file://{made['page']}")
     for name in browser.js("[...document.querySelectorAll('.view')].map(v => v.id)"):
@@ -241,12 +241,12 @@ def test_the_repositorys_own_results(browser, tmp_path):
     check(browser)
 
 
-# What it says ------------------------------------------------------------------------------------------
+# The content -------------------------------------------------------------------------------------------
 
 
 def test_numbers_are_those_of_the_cells(results, page):
     text = page.read_text()
-    result = next(r for r in read_results(results)[0] if (r.method, r.task) == ("because", "unlock-O-medium"))
+    result = next(r for r in read_grid_results(results)[0] if (r.method, r.task) == ("because", "unlock-O-medium"))
     assert f"{100 * result.rate.value:.1f}" in text
     assert text.count("significantly worse") >= 1
     assert "▲" in text  # .9 against .3 of three seeds
@@ -257,11 +257,10 @@ def test_numbers_are_those_of_the_cells(results, page):
     assert "url(http" not in text
 
 
-def test_with_cells_alone_it_says_what_is_missing(tmp_path):
+def test_without_other_files_the_page_lists_what_is_missing(tmp_path):
     write_cell(tmp_path / "r", "because", "O", 0.5)
     write_cell(tmp_path / "r", "<b>", "O", 0.5)
-    said = because("report", tmp_path / "r", "-o", tmp_path / "page", "--pictures", 0, "--json")
-    made = json.loads(said.stdout)
+    made = command("report", tmp_path / "r", "-o", tmp_path / "page", "--pictures", 0, "--json").json
     assert {m["command"].split()[1] for m in made["missing"]} == {
         "oracle",
         "datasets",
@@ -279,7 +278,7 @@ def test_with_cells_alone_it_says_what_is_missing(tmp_path):
         assert m["command"] in text
 
 
-def test_energy_maps_are_shown_with_what_they_say(results, page):
+def test_energy_maps_have_a_description(results, page):
     text = page.read_text()
     assert text.count('alt="unlock-medium, Opening: where logged 0.12, elsewhere 0.88"') == 1
     assert text.count('href="#energy"') == 3  # from the top and from both tasks
@@ -289,19 +288,19 @@ def test_energy_maps_are_shown_with_what_they_say(results, page):
 def test_the_newest_maps_count(tmp_path):
     for year, low in ((2026, 0.5), (2027, 0.25), (2025, 0.0)):
         write_maps(tmp_path, f"{year}-01-01T00:00:00+00:00", low)
-    (found,) = maps_of(read_json(file) for file in (tmp_path / "cells").iterdir())
-    assert (found.maps[0].where_logged, found.maps[0].elsewhere) == (0.25, 0.875)
+    (maps,) = mean_maps(read_json(file) for file in (tmp_path / "cells").iterdir())
+    assert (maps.maps[0].where_logged, maps.maps[0].elsewhere) == (0.25, 0.875)
 
 
 def test_table_says_which_cells_count(tmp_path):
     old = write_cell(tmp_path, "because", "O", 0.5, when="2025-01-01T00:00:00+00:00")
     new = write_cell(tmp_path, "because", "O", 0.9)
     more = write_cell(tmp_path, "because", "O", 0.9, seeds=(3, 4))
-    (found,), unused = read_results(tmp_path)
-    assert ({cell["key"] for cell in found.cells}, len(found.per_seed), unused) == ({new, more}, 5, 1)
+    (result,), unused = read_grid_results(tmp_path)
+    assert ({cell["key"] for cell in result.cells}, len(result.per_seed), unused) == ({new, more}, 5, 1)
     write_json(tmp_path / "table.json", {"rows": [{"method": "because", "task": "unlock-O-medium", "cells": [old]}]})
-    (found,), unused = read_results(tmp_path)
-    assert ([cell["key"] for cell in found.cells], unused) == ([old], 2)
+    (result,), unused = read_grid_results(tmp_path)
+    assert ([cell["key"] for cell in result.cells], unused) == ([old], 2)
 
 
 def test_no_cells(tmp_path):
@@ -310,21 +309,21 @@ def test_no_cells(tmp_path):
         report_grid(tmp_path, tmp_path / "page")
 
 
-def test_a_world_that_cannot_be_drawn_is_said(tmp_path, monkeypatch):
-    def missing(name):
+def test_a_world_that_cannot_be_drawn_is_reported(tmp_path, monkeypatch):
+    def fail(name):
         raise BecauseError("Module 'minigrid' is not installed.", need="it.", fix="install it.")
 
-    monkeypatch.setattr("because_rl.report.scenes.world_class", missing)
+    monkeypatch.setattr("because_rl.evaluation.scenes.world_class", fail)
     write_cell(tmp_path / "r", "because", "O", 0.5)
-    told = report_grid(tmp_path / "r", tmp_path / "page")["missing"]
-    assert any("5 pictures (Module 'minigrid' is not installed" in m["what"] for m in told)  # 2 films, 3 failures
+    missing = report_grid(tmp_path / "r", tmp_path / "page")["missing"]
+    assert any("5 pictures (Module 'minigrid' is not installed" in m["what"] for m in missing)  # 2 films, 3 failures
 
 
 def test_pictures_are_drawn_once_and_only_in_time(tmp_path, monkeypatch):
     late = Scenes(tmp_path, seconds=0)
     assert late.start("unlock", "O", 3) is None
     assert late.left_out == 1
-    monkeypatch.setattr("because_rl.report.scenes.FRAMES", 4)
+    monkeypatch.setattr("because_rl.evaluation.scenes.FRAMES", 4)
     first = Scenes(tmp_path)
     film = first.film("unlock", "O", "expert", 3)
     start = first.start("unlock", "O", 3)

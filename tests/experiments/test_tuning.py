@@ -1,38 +1,38 @@
-"""The tuning round: as many valid trials for everybody, scenes that nothing else holds, who wins, and a tiny one."""
+"""Tuning: valid trials for every method, scenes that nothing else contains, the winner, and a small real round."""
 
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
+from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
 from because_rl.algorithms import registry
 from because_rl.algorithms.presets import TUNED
 from because_rl.algorithms.registry import METHODS, make_method
-from because_rl.cli.main import app
 from because_rl.datasets.collect import collect
 from because_rl.datasets.recipe import Recipe
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS, make_batch
 from because_rl.errors import BecauseError
 from because_rl.evaluation.one_step import OTHER_SEED
 from because_rl.evaluation.rollout import SUBCASES, layouts
+from because_rl.experiments.grid.grid import Grid
 from because_rl.experiments.grid.runner import Job
 from because_rl.experiments.tuning import table as tuning_table
-from because_rl.experiments.tuning import trials as listed
+from because_rl.experiments.tuning import trials as tuning_trials
 from because_rl.experiments.tuning import tune as tuning
 from because_rl.experiments.tuning.development import develop, held_out, scenes
-from because_rl.experiments.tuning.table import judge, write
+from because_rl.experiments.tuning.table import find_winner, write_table
 from because_rl.experiments.tuning.trials import CHANGES, SHARED, TRIALS, Times, trials
 from because_rl.io import write_json
 from because_rl.planning.agent import LearnedModel, PlannerAgent
 from because_rl.planning.shooting import ShootingConfig
 from because_rl.runs.train import load_for_training
 from because_rl.training.method import Agent
+from tests.experiments.support import SMALL, command
+from tests.support import REPOSITORY
 
 # The trials --------------------------------------------------------------------------------------------
 
@@ -45,22 +45,23 @@ def test_every_method_has_its_trials_or_shares_those_of_another():
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("method", METHODS)
-def test_trials_are_as_many_different_configs_of_the_method_with_the_preset_first(method, world):
-    tried = trials(method, world)
-    assert len(tried) == TRIALS == 4
-    assert tried[0] == {}
-    configs = [json.dumps(asdict(make_method(method, settings, world, tuned=False).config)) for settings in tried]
+def test_trials_are_different_configs_with_the_preset_first(method, world):
+    settings_of_trials = trials(method, world)
+    assert len(settings_of_trials) == TRIALS == 4
+    assert settings_of_trials[0] == {}
+    methods = [make_method(method, settings, world, tuned=False) for settings in settings_of_trials]
+    configs = [json.dumps(asdict(each.config)) for each in methods]
     assert configs[0] == json.dumps(asdict(make_method(method, None, world, tuned=False).config))
     assert len(set(configs)) == TRIALS
 
 
 @pytest.mark.parametrize("method", CHANGES)
-def test_no_trial_is_wasted_where_actions_are_discrete(method):
+def test_no_trial_is_without_effect_where_actions_are_discrete(method):
     idle = ("planner.", "behaviour", "value_", "memory", "expectile", "penalty")
     assert not [name for settings in trials(method, "unlock") for name in settings if name.startswith(idle)]
 
 
-def test_a_share_of_the_preset_is_that_of_the_world_and_of_what_all_trials_have():
+def test_multiples_are_of_the_preset_of_the_world():
     assert [trials("td3bc", world)[1]["alpha"] for world in ("lift", "unlock")] == [0.3, 0.09]
     assert trials("td3bc", "lift", {"steps": 100})[3] == {"steps": 200}
     assert trials("because", "crash")[3] == {"planner.population": 384}
@@ -70,23 +71,23 @@ def test_a_share_of_the_preset_is_that_of_the_world_and_of_what_all_trials_have(
         trials("mopi", "lift")
 
 
-# Where they are judged ---------------------------------------------------------------------------------
+# Development scenes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_no_dataset_and_no_evaluation_holds_a_development_scene(world):
-    ours = set(scenes(world, 1000))
-    assert len(ours) == 1000
+def test_no_dataset_or_evaluation_contains_a_development_scene(world):
+    development = set(scenes(world, 1000))
+    assert len(development) == 1000
     for split in (*SPLITS, *SUBCASES.get(world, ())):
-        assert not ours & set(layouts(world, split, 1000))
+        assert not development & set(layouts(world, split, 1000))
     for behaviour in BEHAVIOURS:
         for seed in (0, 1, 2, OTHER_SEED):
             recipe = Recipe.parse(f"{world}-{behaviour}", seed=seed)
-            assert not ours & {recipe.episode_seed(episode) for episode in range(1000)}
+            assert not development & {recipe.episode_seed(episode) for episode in range(1000)}
 
 
-class Still(Agent):
-    """Does action 0, and remembers what it saw first."""
+class Idle(Agent):
+    """Takes action 0, and keeps the first states."""
 
     seeds = (0, 1)
     first = None
@@ -99,36 +100,36 @@ class Still(Agent):
         return np.zeros(state.shape[:2], int)
 
 
-def test_development_is_in_these_scenes_of_split_i():
-    agent = Still()
-    found = develop(agent, "unlock", 6)
+def test_development_is_in_its_scenes_of_split_i():
+    agent = Idle()
+    result = develop(agent, "unlock", 6)
     batch = make_batch("unlock", "I")
-    for seen in agent.first:
-        np.testing.assert_array_equal(seen, batch.reset(scenes("unlock", 6)).state)
-    assert found["per_seed"] == [0.0, 0.0]
-    assert found["outcomes"] == ["000000", "000000"]
+    for states in agent.first:
+        np.testing.assert_array_equal(states, batch.reset(scenes("unlock", 6)).state)
+    assert result["per_seed"] == [0.0, 0.0]
+    assert result["outcomes"] == ["000000", "000000"]
 
 
-def test_the_held_out_error_is_of_held_out_episodes_and_of_models_only(root):
+def test_held_out_error_of_a_model_that_predicts_no_change(root):
     recipe = Recipe.parse("unlock-expert", 20)
     collect(recipe, root, workers=1)
     data = load_for_training(recipe.id, root)
     learned = LearnedModel(None, lambda p, state, action: (state, jnp.zeros(()), jnp.zeros(())), None, None)
     agent = PlannerAgent(data, (0, 1), learned, jnp.zeros(2), ShootingConfig(), np.zeros(2))
-    found = held_out(agent, data)
+    error = held_out(agent, data)
     rows = data.episode % 10 == 9
     moved = (data.state != data.next_state)[rows]
-    assert found["rows"] == rows.sum()
-    assert found["per_seed"] == pytest.approx(
+    assert error["rows"] == rows.sum()
+    assert error["per_seed"] == pytest.approx(
         [np.mean([moved[:, f.slice].any(1).mean() for f in data.factors.state])] * 2
     )
-    assert held_out(Still(), data) is None
+    assert held_out(Idle(), data) is None
 
 
 # Jobs --------------------------------------------------------------------------------------------------
 
 
-def test_a_round_asks_for_one_development_cell_of_each_trial_presets_first():
+def test_a_round_has_one_cell_of_each_trial_presets_first():
     jobs = tuning.jobs(tuning.Round(methods=("td3bc", "icil"), seeds=3))
     cells = [cell for job in jobs for cell in job.cells.values()]
     assert len(jobs) == len(cells) == 2 * 3 * TRIALS
@@ -140,7 +141,7 @@ def test_a_round_asks_for_one_development_cell_of_each_trial_presets_first():
     assert first["config"] == json.loads(json.dumps(asdict(make_method("td3bc", None, "crash", tuned=False).config)))
 
 
-def test_what_a_round_chose_changes_the_method_and_not_the_round(monkeypatch):
+def test_tuned_settings_change_the_method_and_not_the_round(monkeypatch):
     wanted = tuning.Round(methods=("td3bc", "mopo"), worlds=("crash",))
     before = [job.key for job in tuning.jobs(wanted)]
     chosen = {"td3bc": {"crash": {"alpha": 7.0}}, "mopo": {"crash": {"planner.population": 5}}}
@@ -152,21 +153,21 @@ def test_what_a_round_chose_changes_the_method_and_not_the_round(monkeypatch):
     assert [job.key for job in tuning.jobs(wanted)] == before
 
 
-def test_what_was_chosen_is_what_the_rounds_table_says():
+def test_tuned_settings_are_the_winners_of_the_committed_table():
     """The highest mean of a complete set of trials; BECAUSE moves only where its lead is beyond noise."""
-    winners = json.loads((Path(__file__).parents[2] / "results/tuning/table.json").read_text())["winners"]
+    winners = json.loads((REPOSITORY / "results/tuning/table.json").read_text())["winners"]
     assert len(winners) == len(CHANGES) * len(WORLDS)
-    for told in winners:
-        settings = told["settings"] if told["method"] != "because" or told["noise"] == "beyond" else None
-        assert TUNED.get(told["method"], {}).get(told["world"], {}) == (settings or {}), told
+    for winner in winners:
+        settings = winner["settings"] if winner["method"] != "because" or winner["noise"] == "beyond" else None
+        assert TUNED.get(winner["method"], {}).get(winner["world"], {}) == (settings or {}), winner
 
 
 def test_addresses_do_not_depend_on_the_order_of_trials(monkeypatch):
     wanted = tuning.Round(methods=("td3bc",), worlds=("unlock",))
     before = {key for job in tuning.jobs(wanted) for key in job.cells}
-    monkeypatch.setitem(listed.CHANGES, "td3bc", CHANGES["td3bc"][::-1])
+    monkeypatch.setitem(tuning_trials.CHANGES, "td3bc", CHANGES["td3bc"][::-1])
     assert {key for job in tuning.jobs(wanted) for key in job.cells} == before
-    monkeypatch.setitem(listed.CHANGES, "td3bc", ({"alpha": 0.1},) * 3)
+    monkeypatch.setitem(tuning_trials.CHANGES, "td3bc", ({"alpha": 0.1},) * 3)
     with pytest.raises(BecauseError, match="twice"):
         tuning.jobs(wanted)
 
@@ -183,100 +184,97 @@ def test_wrong_names_are_refused():
 
 
 def rows(*rates):
+    """The rows of trials with these success rates of their seeds."""
     return [
-        {"trial": n, "settings": {"alpha": n} if n else {}, "per_seed": each, "success": float(np.mean(each))}
-        for n, each in enumerate(rates)
+        {"trial": n, "settings": {"alpha": n} if n else {}, "per_seed": per_seed, "success": float(np.mean(per_seed))}
+        for n, per_seed in enumerate(rates)
     ]
 
 
 def test_the_winner_has_the_highest_mean_and_a_tie_goes_to_the_preset():
-    told = judge(rows([0.5, 0.6, 0.7], [0.1, 0.2, 0.3], [0.7, 0.8, 0.6], [0.5, 0.5, 0.5]))
-    assert (told["winner"], told["settings"], told["trials"]) == (2, {"alpha": 2}, 4)
-    assert told["lead"] == pytest.approx(0.1)
+    winner = find_winner(rows([0.5, 0.6, 0.7], [0.1, 0.2, 0.3], [0.7, 0.8, 0.6], [0.5, 0.5, 0.5]))
+    assert (winner["winner"], winner["settings"], winner["trials"]) == (2, {"alpha": 2}, 4)
+    assert winner["lead"] == pytest.approx(0.1)
     p = stats.ttest_ind([0.7, 0.8, 0.6], [0.5, 0.6, 0.7], equal_var=False, alternative="greater").pvalue
-    assert told["p"] == pytest.approx(3 * p)  # the least of three
-    assert told["noise"] == "within"
-    assert judge(rows([0.1, 0.2, 0.3], [0.9, 1.0, 0.95], [0, 0, 0], [0, 0, 0]))["noise"] == "beyond"
-    tie = judge(rows([0.3, 0.2, 0.1], [0.1, 0.2, 0.3], [0.2, 0.2, 0.2], [0, 0, 0]))  # means that floats tell apart
+    assert winner["p"] == pytest.approx(3 * p)  # the least of three
+    assert winner["noise"] == "within"
+    assert find_winner(rows([0.1, 0.2, 0.3], [0.9, 1.0, 0.95], [0, 0, 0], [0, 0, 0]))["noise"] == "beyond"
+    # Means that differ by rounding only
+    tie = find_winner(rows([0.3, 0.2, 0.1], [0.1, 0.2, 0.3], [0.2, 0.2, 0.2], [0, 0, 0]))
     assert (tie["winner"], tie["settings"], tie["noise"]) == (0, {}, None)
-    assert judge(rows([0.0], [0.5], [0.5], [0.4])) | {"lead": 0} == {
+    assert find_winner(rows([0.0], [0.5], [0.5], [0.4])) | {"lead": 0} == {
         **{"winner": 1, "settings": {"alpha": 1}, "trials": 4, "lead": 0, "p": None, "noise": "unknown"}
     }
 
 
-def test_nobody_wins_before_all_trials_are_there(tmp_path):
-    told = judge(rows([0.1, 0.2], [0.9, 0.9], [0.0, 0.0]))
-    assert (told["winner"], told["trials"]) == (None, 3)
+def test_no_winner_before_all_trials_are_finished(tmp_path):
+    winner = find_winner(rows([0.1, 0.2], [0.9, 0.9], [0.0, 0.0]))
+    assert (winner["winner"], winner["trials"]) == (None, 3)
     wanted = tuning.Round(methods=("td3bc",), worlds=("unlock",), seeds=2)
     jobs = tuning.jobs(wanted)
     for job, rate in zip(jobs, (0.25, 0.5, 0.75, 0.5), strict=True):
-        table = write(wanted, jobs, tmp_path)
+        table = write_table(wanted, jobs, tmp_path)
         assert table["winners"][0]["winner"] is None
-        ((key, told),) = job.cells.items()
+        ((key, head),) = job.cells.items()
         cell = {"per_seed": [rate, rate + 0.25], "held_out": None, "seconds": {"training": 1, "evaluation": 2}}
-        write_json(tmp_path / "cells" / f"{key}.json", cell | told)
+        write_json(tmp_path / "cells" / f"{key}.json", cell | head)
     assert "1 of 4 trials are missing" in (tmp_path / "table.md").read_text()
-    write(wanted, jobs, tmp_path)
+    write_table(wanted, jobs, tmp_path)
     text = (tmp_path / "table.md").read_text()
     assert "| TD3+BC | unlock | 37.5 ± 158.8 | `alpha=0.09` 62.5 ± 158.8 | `alpha=0.9` **87.5 ± 158.8** |" in text
     assert "- `td3bc` on unlock: `alpha=0.9`, +50.0 points, within noise (p = " in text
     assert "missing" not in text
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert len(lines) == 1 + TRIALS
-    older = [Job(job.key, {f"{key}x": told | {"code": "older"} for key, told in job.cells.items()}) for job in jobs]
-    assert [write(wanted, older, tmp_path, any_code)["missing"] for any_code in (False, True)] == [4, 0]
+    older = [Job(job.key, {f"{key}x": head | {"code": "older"} for key, head in job.cells.items()}) for job in jobs]
+    assert [write_table(wanted, older, tmp_path, any_code)["missing"] for any_code in (False, True)] == [4, 0]
     assert lines[3].startswith("td3bc,unlock,because/unlock-medium-v0,2,alpha=0.9,0 1,100,0.875,0.0,1.0,1,")
 
 
-# A real one --------------------------------------------------------------------------------------------
+# A real round ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    """Nearly all the time goes into compiling: two trials, which differ in acting only, and so train by one program."""
-    monkeypatch.setitem(listed.CHANGES, "ccil", ({"greedy": False},))
+def small_round(monkeypatch):
+    """Nearly all the time goes into compiling: two trials that differ in acting only, and so train by one program."""
+    monkeypatch.setitem(tuning_trials.CHANGES, "ccil", ({"greedy": False},))
+    monkeypatch.setattr(tuning, "TINY", replace(tuning.TINY, given={"ccil": SMALL}))
+    monkeypatch.setattr(tuning, "Grid", partial(Grid, chunk=20))
     for module in (tuning, tuning_table):
         monkeypatch.setattr(module, "TRIALS", 2)
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
-def test_a_tiny_round_is_stopped_goes_on_and_writes_its_table(tmp_path, root, quick, monkeypatch):
+def test_an_interrupted_round_continues_and_writes_its_table(tmp_path, root, compile_cache, small_round, monkeypatch):
     calls = []
 
-    def counted(*arguments):
+    def interrupted_develop(*arguments):
         calls.append(arguments)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return develop(*arguments)
 
-    monkeypatch.setattr(tuning, "develop", counted)
+    monkeypatch.setattr(tuning, "develop", interrupted_develop)
     out = tmp_path / "tuning"
-    told = ["tune", "--tiny", "--methods", "ccil", "--workers", "0", "-o", str(out), "--json"]
-    stopped = CliRunner().invoke(app, told)
-    assert stopped.exit_code == 130, stopped.output
+    tune = ("tune", "--tiny", "--methods", "ccil", "--workers", "0", "-o", out, "--compile-cache", compile_cache)
+    assert command(*tune).code == 130
     (first,) = (out / "cells").glob("*.json")
     before = first.read_bytes()
     cell = json.loads(before)
     assert (cell["trial"], cell["settings"], cell["seeds"], cell["split"]) == (0, {}, [0, 1], "I")
-    assert cell["config"]["steps"] == 100
-    assert [len(scenes) for scenes in cell["outcomes"]] == [8, 8]
+    assert cell["config"]["steps"] == SMALL["steps"]
+    assert [len(outcomes) for outcomes in cell["outcomes"]] == [8, 8]
     assert {"revision", "when", "versions", "hardware"} <= set(cell["provenance"])
     assert len(cell["stages"]["ccil"]["loss"]) == 2
 
-    done = CliRunner().invoke(app, told)
-    assert done.exit_code == 0, done.output
-    assert len(calls) == 3  # what was there is not run again
+    result = command(*tune, "--json").json
+    assert len(calls) == 3  # the finished cell is not computed again
     assert first.read_bytes() == before
-    result = json.loads(done.stdout)
     assert [(row["trial"], row["settings"]) for row in result["rows"]] == [(0, {}), (1, {"greedy": False})]
     assert (result["missing"], result["failed"]) == (0, [])
     assert result["winners"][0]["winner"] in (0, 1)
-    assert not list((root / "sweep").glob("ccil-*"))  # the runs are gone
+    assert not list((root / "sweep").glob("ccil-*"))  # the runs are removed
 
     table = {file: (out / file).read_bytes() for file in ("table.json", "table.csv", "table.md")}
-    again = CliRunner().invoke(app, [*told, "--no-run"])
-    assert again.exit_code == 0, again.output
+    assert command(*tune, "--no-run").code == 0
     assert len(calls) == 3
     assert table == {file: (out / file).read_bytes() for file in table}

@@ -1,7 +1,7 @@
-"""What an independence test is: logged transitions in, evidence for every possible edge out.
+"""The interface of an independence test: logged transitions in, evidence for every possible edge out.
 
 A test answers, for each input factor i (state or action at t) and each target factor j (state at t+1),
-whether x_i and y_j are independent given all other inputs. Tests look at all pairs at once because the
+whether x_i and y_j are independent given all other inputs. Tests take all pairs at once because the
 costly part, regressing each column on the inputs, is shared by all of them.
 """
 
@@ -19,40 +19,42 @@ from because_rl.errors import BecauseError
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a test found, each (d, d')."""
+    """What a test says of every pair; all arrays have the shape (inputs, targets)."""
 
     p: np.ndarray
-    """p-value of 'x_i independent of y_j given the other inputs'"""
+    """p-value of 'x_i is independent of y_j given the other inputs'"""
     statistic: np.ndarray
     effect: np.ndarray
-    """size of the dependence in [0, 1], comparable between pairs (say, share of y_j's variance)"""
+    """size of the dependence in [0, 1], comparable between pairs (such as a share of y_j's variance)"""
     untestable: np.ndarray
     """True where the data cannot answer (no positivity, a redundant or constant input)"""
     why: dict[tuple[str, str], str]
     """(input, target) -> the reason, for untestable pairs and echoes"""
     echo: np.ndarray | None = None
-    """True where the input can be told from a hidden cause only by assumption: no edge, unless forced"""
+    """True where only an assumption distinguishes the input from a hidden cause: no edge, unless forced"""
 
 
 class IndependenceTest(ABC):
-    """One file per test. Its docstring states the equation, the assumptions and the least n."""
+    """One file per test. Its module docstring states the equation, the assumptions, the use and the least n."""
 
     name: ClassVar[str]
     least_n: ClassVar[int]
+    """least number of transitions"""
     least_effect: ClassVar[float] = 0.0
-    """an edge must also be this strong (see `Evidence.effect`): at large n any bias is significant"""
-
-    threads: ClassVar[bool] = False
-    """several at a time, in threads, are faster than one after the other"""
+    """least `Evidence.effect` of an edge: at large n any bias is significant"""
+    parallel_in_threads: ClassVar[bool] = False
+    """whether several tests in threads are faster than one after the other"""
 
     @abstractmethod
-    def __call__(self, variables: Variables, seed: int = 0) -> Evidence: ...
+    def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
+        """Test every input against every target; `seed` determines everything random."""
 
-    def fine_enough(self, threshold: float) -> IndependenceTest:
-        """This test, able to give p-values below the threshold."""
+    def for_threshold(self, threshold: float) -> IndependenceTest:
+        """This test, with settings that allow p-values below the threshold."""
         return self
 
     def check_size(self, variables: Variables) -> None:
+        """Raise an error if there are fewer than `least_n` transitions."""
         if len(variables) < self.least_n:
             raise BecauseError(
                 f"Got {len(variables)} transitions.",
@@ -61,5 +63,5 @@ class IndependenceTest(ABC):
             )
 
     def settings(self) -> dict[str, Any]:
-        """For provenance."""
+        """The test's name and parameters, for provenance."""
         return {"test": self.name}

@@ -1,4 +1,4 @@
-"""Partial correlation: the linear reference.
+"""Partial correlation (Fisher's z): the linear reference test.
 
 For input x, target y and all other inputs z, with r their partial correlation given z,
 
@@ -7,8 +7,9 @@ For input x, target y and all other inputs z, with r their partial correlation g
 and for factors of several columns Bartlett's -(n - 1 - |z| - (w_x + w_y + 1) / 2) log Lambda ~ chi2(w_x w_y)
 with Wilks' Lambda = det Cov(y | x, z) / det Cov(y | z). One covariance matrix serves all pairs.
 
-Assumptions: linear relations with Gaussian noise, independent rows (episodes are ignored). A nonlinear null is
-rejected sooner or later. Least n: 50, and twice as many rows as columns.
+Assumptions: linear relations with Gaussian noise, independent rows (episodes are ignored), no hidden causes.
+Valid for: continuous factors with linear dynamics; a nonlinear null is rejected once n is large enough.
+Least n: 50, and twice as many rows as input columns.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ REDUNDANT = 1e-6
 
 
 class FisherZ(IndependenceTest):
+    """See the module docstring. `effect`: share of the residual variance of y that x explains, in its best column."""
+
     name = "fisherz"
     least_n = 50
 
@@ -50,34 +53,34 @@ class FisherZ(IndependenceTest):
             slope = precision @ (x.T @ y / n)
             error = (y - x @ slope).T @ (y - x @ slope) / n
             for i, source in enumerate(variables.inputs):
-                mine = slice(ends[i], ends[i + 1])
+                block = slice(ends[i], ends[i + 1])
                 if ends[i] == ends[i + 1]:
                     continue
-                free = np.linalg.inv(precision[mine, mine])  # Cov(x | z)
+                free = np.linalg.inv(precision[block, block])  # Cov(x | z)
                 if np.linalg.eigvalsh(free)[-1] < REDUNDANT:
                     out.why[source.name, target.name] = f"{source.name} is a linear function of the other inputs"
                     continue
-                without = error + slope[mine].T @ free @ slope[mine]  # Cov(y | z)
+                without = error + slope[block].T @ free @ slope[block]  # Cov(y | z)
                 given = x.shape[1] - blocks[i].shape[1]
                 out.statistic[i, j], out.p[i, j] = _test(error, without, n, given, blocks[i].shape[1])
                 out.effect[i, j] = np.clip(1 - np.diag(error) / np.maximum(np.diag(without), 1e-300), 0, 1).max()
                 out.untestable[i, j] = False
         for i, j in np.argwhere(out.untestable):
             names = variables.inputs[i].name, variables.targets[j].name
-            still = names[0] if not blocks[i].shape[1] else names[1]
-            out.why.setdefault(names, f"{still} never varies in these data")
+            constant = names[0] if not blocks[i].shape[1] else names[1]
+            out.why.setdefault(names, f"{constant} never varies in these data")
         return out
 
 
 def _standard(a: np.ndarray) -> np.ndarray:
-    """The columns that vary, centred and scaled."""
+    """The columns that vary, centred and scaled to variance 1."""
     a = a[:, np.ptp(a, axis=0) > 1e-12 * np.abs(a).max(0)]
     a = a - a.mean(0)
     return a / a.std(0)
 
 
 def _test(error: np.ndarray, without: np.ndarray, n: int, given: int, width: int) -> tuple[float, float]:
-    """The statistic and its p-value."""
+    """The statistic and its p-value, from `error` = Cov(y | x, z), `without` = Cov(y | z), |z| and the width of x."""
     if error.shape == (1, 1) and width == 1:
         r = np.sqrt(np.clip(1 - error[0, 0] / max(without[0, 0], 1e-300), 0, 1 - 1e-15))
         z = float(np.arctanh(r) * np.sqrt(n - given - 3))

@@ -2,13 +2,14 @@
 
 For each target column y, with the inputs' columns X standardised,
 
-    minimise  |y - X w|^2 / n + lambda |groups of w that are not 0|
+    minimise  |y - X w|^2 / (2 n) + lambda |groups of w that are not 0|
 
-by gradient steps, each followed by setting to 0 every factor's group of weights whose squared norm is
-below lambda (the proximal map of the group l0 norm).
+by gradient steps of size t, each followed by setting to 0 every factor's group of weights whose squared norm is at
+most 2 lambda t (the proximal map of the group l0 norm).
 
-Assumptions: linear effects; i.i.d. rows; columns on comparable scales (we standardise). It gives no
-p-value: `p` is 0 or 1, `statistic` is the group's squared norm. Least n: ten rows per input column.
+Assumptions: linear effects, independent rows (episodes are ignored), no hidden causes, columns on comparable scales
+(they are standardised). Valid for: a linear reference. It gives no p-values: `p` is 0 or 1, and `statistic` is the
+group's squared norm. Least n: 50; ten rows per input column are advisable.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from because_rl.discovery.variables import Variables
 
 
 class L0(IndependenceTest):
+    """`penalty` is lambda; `iterations` is the number of gradient steps."""
+
     name = "l0"
     least_n = 50
 
@@ -54,13 +57,14 @@ class L0(IndependenceTest):
             untestable=np.repeat(constant[:, None], len(y), 1),
             why={
                 (name, target.name): "it never varies"
-                for name, still in zip(names, constant, strict=True)
-                if still
+                for name, is_constant in zip(names, constant, strict=True)
+                if is_constant
                 for target in variables.targets
             },
         )
 
 
 def _standardise(columns: np.ndarray) -> np.ndarray:
+    """Mean 0 and variance 1, or all 0 for a constant column."""
     spread = columns.std(0)
     return (columns - columns.mean(0)) / np.where(spread > 0, spread, 1.0)

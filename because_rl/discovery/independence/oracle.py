@@ -1,4 +1,7 @@
-"""The test that knows the answer: reads a given graph. It tests everything around the tests."""
+"""A test that reads the answer from a given graph: p = 0 for an edge, 1 otherwise.
+
+Assumptions: the graph is right. Valid for: testing the code around the independence tests. Least n: 0.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ from because_rl.graph import Graph
 
 
 class Oracle(IndependenceTest):
-    """p = 0 for an edge of the graph, 1 otherwise. Assumptions: none. Least n: 0."""
-
     name = "oracle"
     least_n = 0
 

@@ -1,10 +1,10 @@
 """Two tests on cross-fitted residuals, each with episodes as its unit of replication.
 
 Covariance (Shah and Peters 2020): E[r_x r_y] = 0 when x and y are independent given z. Doubly robust: the bias
-is the product of the errors of the two regressions. It sees no dependence that averages out over z.
+is the product of the errors of the two regressions. It does not detect dependence that averages out over z.
 
 Projected covariance (after Lundborg, Kim, Shah and Samworth 2022): E[g r_y] = 0 for every g(x, z) with mean 0
-given z; g is what the full fit says x adds, so it sees any dependence the regression can learn.
+given z; g is the part of the full fit that x adds, so it detects any dependence that the regression can learn.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ import numpy as np
 from scipy import stats
 
 COVARIANCE_PART = 0.9
-"""Of the level, for the covariance test; the rest is for the projected one."""
+"""Share of the level that the covariance test gets; the projected test gets the rest."""
 
 
 class Basis:
-    """What is linear in z, and the fit of x with its square: projected out of residuals once more.
+    """Projects out of residuals what is linear in z, in the fit of x on z, and in the square of that fit.
 
-    A penalised fit errs most along itself; without this step the errors of x given z and of y given z line
-    up and look like dependence.
+    A penalised fit errs most along itself; without this step the errors of x given z and of y given z are correlated
+    and look like dependence.
+
+    Args:
+        x: (n, p) all inputs.
+        keep: (p,) 1 for the columns of z, 0 for the others.
+        fit: (n, columns) the fit of x on z.
     """
 
     def __init__(self, x: np.ndarray, keep: np.ndarray, fit: np.ndarray):
@@ -33,32 +38,34 @@ class Basis:
         return np.vstack([self._own.T @ a, self._keep * (self._x.T @ a)])
 
     def remove(self, a: np.ndarray) -> np.ndarray:
+        """(n, w) a minus its projection."""
         own, rest = np.split(self._inverse @ self._against(a), [self._own.shape[1]])
         fitted = self._x @ (self._keep * rest)
         fitted += self._own @ own
         return np.subtract(a, fitted, out=fitted)
 
-    def near(self, guess: np.ndarray) -> Near:
-        """For a target whose fit on z is `guess` (n, w): what to remove besides, linear in z where it moves.
+    def where_moving(self, prediction: np.ndarray) -> Projection:
+        """For a target whose fit on z is `prediction` (n, w): also projects out what is linear in z where it moves.
 
-        There the fit of x on z, made for all rows, may err by more than on average, and there the target's own
-        residuals are. With weights a = |guess| and a^2, both zero where nothing happens.
+        In those rows the fit of x on z, made for all rows, may err by more than on average, and the target's own
+        residuals are largest. The columns are weighted by a = |prediction| and by a^2, which are 0 where the target
+        does not move.
         """
-        size = np.sqrt((guess**2).sum(1, keepdims=True))
+        size = np.sqrt((prediction**2).sum(1, keepdims=True))
         fit = self._own[:, 1 : 1 + self._own.shape[1] // 2]
         kept = np.flatnonzero(self._keep)
-        columns = np.empty((len(guess), guess.shape[1] + 2 * (1 + len(kept) + fit.shape[1])))
-        columns[:, : guess.shape[1]] = guess
-        once, twice = np.split(columns[:, guess.shape[1] :], 2, axis=1)
+        columns = np.empty((len(prediction), prediction.shape[1] + 2 * (1 + len(kept) + fit.shape[1])))
+        columns[:, : prediction.shape[1]] = prediction
+        once, twice = np.split(columns[:, prediction.shape[1] :], 2, axis=1)
         once[:, :1] = size
         np.multiply(self._x[:, kept], size, out=once[:, 1 : 1 + len(kept)])
         np.multiply(fit, size, out=once[:, 1 + len(kept) :])
         np.multiply(once, size, out=twice)
-        return Near(self.remove(columns))
+        return Projection(self.remove(columns))
 
 
-class Near:
-    """Projects given columns out of residuals."""
+class Projection:
+    """Projects given columns (n, k) out of residuals."""
 
     def __init__(self, columns: np.ndarray):
         gram = columns.T @ columns / len(columns)
@@ -68,13 +75,15 @@ class Near:
         self._columns = columns
 
     def remove(self, a: np.ndarray) -> np.ndarray:
+        """(n, w) a minus its projection."""
         return a - self._columns @ (self._inverse @ (self._columns.T @ a))
 
 
 def covariance_test(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray) -> tuple[float, float]:
-    """Student's t of the episodes' sums of r_x r_y, for the pair of columns where it is largest, and its p.
+    """Student's t of the episodes' sums of r_x r_y, for the pair of columns where it is largest, and its p-value.
 
-    `starts` are the first rows of the episodes. The p-value is Bonferroni's over the pairs of columns.
+    The residuals are (n, columns), `starts` are the first rows of the episodes. The p-value is Bonferroni's over the
+    pairs of columns.
     """
     products = (rx[:, :, None] * ry[:, None, :]).reshape(len(rx), -1)
     sums = np.add.reduceat(products, starts)
@@ -87,11 +96,12 @@ def covariance_test(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray) -> tuple
 def projected_test(
     direction: np.ndarray, ry: np.ndarray, starts: np.ndarray, folds: tuple[slice, ...]
 ) -> tuple[float, float]:
-    """z and one-sided p of E[g r_y] > 0, where fold k's g was learned on the other folds.
+    """z and one-sided p-value of E[g r_y] > 0, where g (`direction`) of fold k was learned on the other folds.
 
-    In fold k the self-normalised sum is standard normal given the other folds. Over folds these sums are
-    dependent: fold k tests what fold l taught and the reverse, which doubles the variance of their total (as in
-    any degenerate U-statistic). Hence the division by sqrt(2 K), not sqrt(K).
+    Both arrays are (n, w), `starts` are the first rows of the episodes. In fold k the self-normalised sum is standard
+    normal given the other folds. The sums of different folds are dependent: fold k tests what was learned from fold l
+    and the reverse, which doubles the variance of their total (as in any degenerate U-statistic). Hence the division
+    by sqrt(2 K), not sqrt(K).
     """
     scale = (ry**2).mean(0)
     direction = np.concatenate([direction[f] - direction[f].mean(0) for f in folds])
@@ -104,7 +114,7 @@ def projected_test(
 
 
 def combine(p_covariance: float, p_projected: float) -> float:
-    """Valid however the two depend on one another (weighted Bonferroni).
+    """The p-value of both tests together, valid however they depend on one another (weighted Bonferroni).
 
     >>> round(combine(0.009, 0.5), 6)
     0.01

@@ -1,7 +1,7 @@
-"""Transitions made ready for regression: margins scaled, rows in a canonical order, folds of whole episodes.
+"""Transitions prepared for regression: columns standardised, rows in a canonical order, folds of whole episodes.
 
-Everything random downstream (folds, kernel centres) is drawn on the canonical order, so the answer does not
-depend on the order in which rows or factors arrive, nor on the units of continuous columns.
+Everything random downstream (folds, kernel centres) is drawn on the canonical order, so the result does not
+depend on the order in which rows or factors are given, nor on the units of continuous columns.
 """
 
 from __future__ import annotations
@@ -20,47 +20,54 @@ from because_rl.rng import stream
 
 
 class Target(NamedTuple):
-    """One target factor: its own input (or None), its values and their change since the last step.
+    """One target factor: its values and their change since the last step.
 
-    Given its own last value, a target and its change say the same, so tests of all other inputs look at the
-    change: the last value would else rule the regression, and with it the metric. Columns that do not vary
-    are left out.
+    Given its own last value, a target and its change carry the same information, so all other inputs are tested
+    against the change: otherwise the last value would dominate the regression and its metric. Columns that do not
+    vary are left out.
     """
 
     factor: Factor
     own: int | None
+    """the number of the input that is its own last value"""
     level: np.ndarray
+    """(n, columns) the next values"""
     change: np.ndarray | None
+    """(n, columns) next value - last value; None without an input of its own"""
     persist: np.ndarray | None = None
-    """(columns of the own input, columns of level): what the last value adds to the level"""
+    """(columns of the own input, columns of level): level = last value @ persist + change @ gain"""
     gain: np.ndarray | None = None
-    """(columns of change, columns of level): what the change adds"""
+    """(columns of change, columns of level)"""
 
     @property
     def moves(self) -> np.ndarray:
-        """What all inputs but its own are tested against."""
+        """(n, columns) what all inputs but its own are tested against."""
         return self.level if self.change is None else self.change
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows sorted by fold; inputs and targets sorted by name (`inputs[k]` came at place `input_place[k]`)."""
+    """Rows sorted by fold; inputs and targets sorted by name."""
 
     inputs: tuple[Factor, ...]
-    """those that vary at all"""
+    """those that vary"""
     columns: tuple[np.ndarray, ...]
-    """of each input in x, without those that do not vary"""
+    """of each input, the numbers of its varying columns in x"""
     x: np.ndarray
-    """(n, p)"""
+    """(n, p) the inputs, standardised"""
     targets: tuple[Target, ...]
     input_place: np.ndarray
+    """of each input, its number in `Variables.inputs`"""
     target_place: np.ndarray
+    """of each target, its number in `Variables.targets`"""
     starts: np.ndarray
     """the first row of each episode"""
     folds: tuple[slice, ...]
+    """the rows of each fold"""
 
 
 def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
+    """Sort, standardise and split the rows into `folds` folds of whole episodes, shuffled by `seed`."""
     input_place, inputs = _by_name(variables.inputs)
     target_place, targets = _by_name(variables.targets)
     raw_x = [np.asarray(variables.x[k], np.float64) for k in input_place]
@@ -108,12 +115,13 @@ def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
 
 
 def _by_name(factors: tuple[Factor, ...]) -> tuple[np.ndarray, tuple[Factor, ...]]:
+    """The order of the factors by name, and the factors in that order."""
     place = np.array(sorted(range(len(factors)), key=lambda k: factors[k].name))
     return place, tuple(factors[k] for k in place)
 
 
 def _varies(values: np.ndarray) -> np.ndarray:
-    """Columns that vary by more than rounding."""
+    """(columns,) bool: whether a column varies by more than rounding."""
     return np.ptp(values, axis=0) > 1e-12 * np.abs(values).max(0)
 
 
@@ -121,16 +129,16 @@ def _scaled(values: np.ndarray) -> np.ndarray:
     """The columns that vary, each centred and scaled to variance 1."""
     varies = _varies(values)
     values = values[:, varies] - values[:, varies].mean(0)
-    values = values / np.abs(values).max(0, initial=1e-300)  # so that nothing over- or underflows
+    values = values / np.abs(values).max(0, initial=1e-300)  # against over- and underflow
     return values / values.std(0)
 
 
 def _canonical(
     columns: np.ndarray, episode: np.ndarray, folds: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, tuple[slice, ...]]:
-    """The order of rows (by fold, then episode, then content), where episodes start, and the folds.
+    """The order of rows (by fold, then episode, then content), the first row of each episode, and the folds.
 
-    Content is compared by ranks folded at the median: neither units nor signs of the columns matter.
+    Content is compared by ranks folded at the median, so that neither units nor signs of the columns matter.
     """
     n = len(episode)
     folded = np.abs(2 * rankdata(columns, axis=0) - (n + 1))
@@ -138,7 +146,7 @@ def _canonical(
     _, first, label = np.unique(episode[by_content], return_index=True, return_inverse=True)
     label = np.argsort(np.argsort(first))[label]  # episodes numbered by their first row
     count = np.bincount(label)
-    # Whole episodes in random order, cut where the running total of rows says.
+    # Whole episodes in random order, cut where the number of rows is nearest to equal shares.
     shuffled = stream(seed, "discovery", "folds").permutation(len(count))
     rank = np.argsort(shuffled)
     starts = np.r_[0, np.cumsum(count[shuffled])]

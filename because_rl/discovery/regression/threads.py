@@ -1,7 +1,7 @@
-"""Many small problems at once: one thread for each core, and one BLAS thread in each of them.
+"""Many small problems at once: one thread per core, and one BLAS thread in each of them.
 
-Left to itself, OpenBLAS would start threads of its own in every one of ours; they then wait for one another in
-busy loops, and two cores take several times as long as one.
+By default OpenBLAS would start threads of its own in every one of ours; they then wait for one another in busy
+loops, and two cores take several times as long as one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 
 
 def cores() -> int:
-    """What OMP_NUM_THREADS says, else all."""
+    """The value of OMP_NUM_THREADS, or the number of cores where it is not set."""
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
-def each(function: Callable[..., Any], *arguments: Sequence[Any], threads: int | None = None) -> list[Any]:
-    """`map` on all cores, or on so many threads.
+def thread_map(function: Callable[..., Any], *arguments: Sequence[Any], threads: int | None = None) -> list[Any]:
+    """Like `map`, in `threads` threads (None: one per core), in the order of the arguments.
 
-    >>> each(lambda a, b: a + b, [1, 2], [10, 20])
+    >>> thread_map(lambda a, b: a + b, [1, 2], [10, 20])
     [11, 22]
     """
     with one_blas_thread(), ThreadPoolExecutor(threads or cores()) as pool:
@@ -35,20 +35,21 @@ def each(function: Callable[..., Any], *arguments: Sequence[Any], threads: int |
 
 @cache
 def _openblas() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
-    """How to read and set the number of threads in the libraries that NumPy's and SciPy's wheels bring, if any."""
-    found = []
+    """Functions that read and set the number of threads, for each OpenBLAS in the wheels of NumPy and SciPy."""
+    libraries = []
     for package, ending in (("numpy", "64_"), ("scipy", "")):
         folder = Path(np.__file__).parent.with_name(f"{package}.libs")
         for path in folder.glob(f"libscipy_openblas{ending}*"):
             with contextlib.suppress(OSError, AttributeError):
                 library = ctypes.CDLL(str(path))
                 get, put = (getattr(library, f"scipy_openblas_{verb}_num_threads{ending}") for verb in ("get", "set"))
-                found.append((get, put))
-    return found
+                libraries.append((get, put))
+    return libraries
 
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
+    """Inside this context OpenBLAS uses one thread; afterwards as many as before."""
     before = [get() for get, _ in _openblas()]
     try:
         for _, put in _openblas():

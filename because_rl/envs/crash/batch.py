@@ -1,4 +1,4 @@
-"""Crash, many scenes at once, in NumPy. A test holds it against highway-env step by step."""
+"""Crash, many scenes at once, in NumPy. A test compares it with highway-env step by step."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from because_rl.envs.batch import BatchEnv
 from because_rl.envs.crash.env import (
     CAR_SPEED,
-    CRAWL,
     DT,
-    FACING,
     FRAMES,
     HALF_LENGTH,
     HALF_WIDTH,
+    MAX_ACCELERATION,
+    MAX_SIN_SLIP,
+    MIN_FACING_SPEED,
+    MIN_SQUARED_SPEED,
     NEAR_MISS,
-    REACH,
-    SLIP,
     WALK_SPEED,
     Crash,
     draw_scenes,
@@ -27,38 +27,37 @@ from because_rl.envs.world import Hidden
 
 
 def crash_step(state: Any, action: Any, slope: Any, car_slope: Any = None) -> Any:
-    """One policy step (three frames) of Crash: the same equations as highway-env's, on arrays.
+    """One policy step (three frames) of Crash: highway-env's equations on NumPy or JAX arrays; may be jitted.
 
     `state` (..., 22 or more; columns from 22 on are passed through), `action` (..., 8) in [-1, 1], `slope`
-    (...) in m/s2, and `car_slope` (...) where the car feels another one (split O); returns the next state.
-    It is pure, it takes NumPy and JAX arrays, and it may be jitted.
+    (...) in m/s2, and `car_slope` (...) where the car's differs (split O). Returns the next state, same shape.
     """
     xp = state.__array_namespace__()
     action = xp.asarray(action, dtype=state.dtype)
-    level = xp.zeros_like(state[..., 0])
-    slope, car_slope = level + slope, level + (slope if car_slope is None else car_slope)
+    zeros = xp.zeros_like(state[..., 0])
+    slope, car_slope = zeros + slope, zeros + (slope if car_slope is None else car_slope)
 
     # Two bodies at a time, as (2, ...): contiguous, where a slice of the state would not be.
     def pair(first: int, second: int) -> Any:
         return xp.stack([state[..., first], state[..., second]])
 
-    def pulls(first: int, second: int) -> Any:
-        reach = REACH.reshape(-1)
-        return xp.stack([action[..., first] * float(reach[first]), action[..., second] * float(reach[second])])
+    def accelerations(first: int, second: int) -> Any:
+        scale = MAX_ACCELERATION.reshape(-1)
+        return xp.stack([action[..., first] * float(scale[first]), action[..., second] * float(scale[second])])
 
     # Cars, whose velocity lies along their heading.
-    pull_x, pull_y = pulls(0, 2) + xp.stack([slope, car_slope]), pulls(1, 3)
+    car_ax, car_ay = accelerations(0, 2) + xp.stack([slope, car_slope]), accelerations(1, 3)
     x, y, heading = pair(0, 5), pair(1, 6), pair(4, 9)
     cos, sin = xp.cos(heading), xp.sin(heading)
     speed = pair(2, 7) * cos + pair(3, 8) * sin
     # Pedestrians.
-    walk_x, walk_y = pulls(4, 6) + xp.stack([slope, slope]), pulls(5, 7)
+    walk_ax, walk_ay = accelerations(4, 6) + xp.stack([slope, slope]), accelerations(5, 7)
     px, py, pvx, pvy, facing = (pair(10 + k, 15 + k) for k in range(5))
     flags = pair(20, 21)
 
     for _ in range(FRAMES):
-        along, across = cos * pull_x + sin * pull_y, cos * pull_y - sin * pull_x
-        slip = xp.clip(across * HALF_LENGTH / xp.maximum(speed * speed, CRAWL), -SLIP, SLIP)
+        along, across = cos * car_ax + sin * car_ay, cos * car_ay - sin * car_ax
+        slip = xp.clip(across * HALF_LENGTH / xp.maximum(speed * speed, MIN_SQUARED_SPEED), -MAX_SIN_SLIP, MAX_SIN_SLIP)
         straight = xp.sqrt(1 - slip * slip)
         x, y = x + speed * (cos * straight - sin * slip) * DT, y + speed * (sin * straight + cos * slip) * DT
         heading = heading + speed * slip * (DT / HALF_LENGTH)
@@ -66,11 +65,11 @@ def crash_step(state: Any, action: Any, slope: Any, car_slope: Any = None) -> An
         cos, sin = xp.cos(heading), xp.sin(heading)
 
         px, py = px + pvx * DT, py + pvy * DT
-        pvx, pvy = pvx + walk_x * DT, pvy + walk_y * DT
-        pace = xp.sqrt(pvx * pvx + pvy * pvy)
-        brake = xp.minimum(WALK_SPEED / xp.maximum(pace, FACING), 1.0)
-        pvx, pvy = pvx * brake, pvy * brake
-        facing = xp.where(pace > FACING, xp.arctan2(pvy, pvx), facing)
+        pvx, pvy = pvx + walk_ax * DT, pvy + walk_ay * DT
+        walk_speed = xp.sqrt(pvx * pvx + pvy * pvy)
+        limit = xp.minimum(WALK_SPEED / xp.maximum(walk_speed, MIN_FACING_SPEED), 1.0)
+        pvx, pvy = pvx * limit, pvy * limit
+        facing = xp.where(walk_speed > MIN_FACING_SPEED, xp.arctan2(pvy, pvx), facing)
 
         dx, dy, ego_cos, ego_sin = px - x[:1], py - y[:1], cos[:1], sin[:1]
         beyond = xp.maximum(xp.abs(ego_cos * dx + ego_sin * dy) - HALF_LENGTH, 0.0)

@@ -1,8 +1,8 @@
-"""The picture of a Crash scene: highway-env's lanes and bodies, drawn without a display.
+"""Images of a Crash scene: highway-env's lanes and bodies, drawn without a display.
 
-highway-env's own renderer opens a window (black frames where there is none) and paints pedestrians as
-six-pixel boxes. This one takes the geometry from the same `Road` and draws it large, with Pillow, at
-three times the size and scaled down, so that edges are smooth.
+highway-env's own renderer opens a window (frames are black where there is no display) and draws pedestrians as
+six-pixel boxes. This one takes the geometry from the same `Road` and draws it larger with Pillow, at
+three times the final size and then scaled down, so that edges are smooth.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from highway_env.road.road import Road
 from PIL import Image, ImageDraw, ImageFont
 
 WIDTH, HEIGHT, BAR = 720, 320, 34
-"""Size of the picture in pixels, and of the text bar at its foot."""
-FINE = 3
+"""Size of the picture in pixels, and height of the text bar at its bottom."""
+OVERSAMPLING = 3
+"""Pixels drawn per final pixel, along each axis."""
 PIXELS = 10.5
 """Pixels per metre."""
 BEHIND = 6.0
 """Metres of road shown left of x = 0."""
 PAVEMENT = 1.6
-"""Width of the pavements in metres: only drawn, nobody feels them."""
+"""Width of the pavements in metres; they have no effect on the simulation."""
 
 GRASS, PAVING, ROAD, LINE = (231, 238, 225), (214, 214, 210), (104, 109, 118), (250, 250, 248)
 EGO, CAR, GLASS, INK = (31, 102, 190), (186, 190, 197), (44, 54, 70), (38, 43, 51)
@@ -33,11 +34,13 @@ FIRED, FAINT = (206, 38, 54), (140, 146, 155)
 
 @dataclass(frozen=True)
 class Picture:
+    """What `draw` shows."""
+
     road: Road
     trail: tuple[np.ndarray, ...]
     """positions (4, 2) of the bodies at each policy step so far"""
     flags: np.ndarray
-    """(2,) bool: near-misses seen"""
+    """(2,) bool: near-misses that have happened"""
     goal: np.ndarray
     """(2,) bool: near-misses required"""
     near_miss: float
@@ -47,27 +50,27 @@ class Picture:
 
 
 class _Camera:
-    """World metres (x right, y down as in highway-env) to fine pixels; follows an ego that drives far."""
+    """World metres (x right, y down as in highway-env) to oversampled pixels; follows the ego when it drives far."""
 
     def __init__(self, ego_x: float):
-        shown = WIDTH / PIXELS
-        self.left = max(-BEHIND, ego_x - 0.75 * shown)
+        visible = WIDTH / PIXELS
+        self.left = max(-BEHIND, ego_x - 0.75 * visible)
         self.top = 2.0 - (HEIGHT - BAR) / PIXELS / 2  # y = 2 m, between the lanes, lies in the middle
 
     def __call__(self, points: Any) -> list[tuple[float, float]]:
-        scaled = (np.asarray(points, float).reshape(-1, 2) - [self.left, self.top]) * PIXELS * FINE
+        scaled = (np.asarray(points, float).reshape(-1, 2) - [self.left, self.top]) * PIXELS * OVERSAMPLING
         return [(float(x), float(y)) for x, y in scaled]
 
     @staticmethod
     def size(metres: float) -> float:
-        return metres * PIXELS * FINE
+        return metres * PIXELS * OVERSAMPLING
 
 
 def draw(picture: Picture) -> np.ndarray:
     """The scene as (320, 720, 3) uint8."""
     ego, car, *walkers = picture.road.vehicles
     camera = _Camera(float(ego.position[0]))
-    image = Image.new("RGB", (WIDTH * FINE, HEIGHT * FINE), GRASS)
+    image = Image.new("RGB", (WIDTH * OVERSAMPLING, HEIGHT * OVERSAMPLING), GRASS)
     pen = ImageDraw.Draw(image, "RGBA")
     _draw_road(pen, camera, picture.road)
     for body, colour in enumerate((EGO, CAR, *WALKERS)):
@@ -83,10 +86,10 @@ def draw(picture: Picture) -> np.ndarray:
 
 
 def _draw_road(pen: Any, camera: _Camera, road: Road) -> None:
-    reach = np.arange(np.floor(camera.left / 6) * 6, camera.left + WIDTH / PIXELS + 6, 6.0)
+    grid_x = np.arange(np.floor(camera.left / 6) * 6, camera.left + WIDTH / PIXELS + 6, 6.0)
     lanes = road.network.lanes_list()
     for lane in lanes:
-        start = [lane.local_coordinates(np.array([x, 0.0]))[0] for x in reach]
+        start = [lane.local_coordinates(np.array([x, 0.0]))[0] for x in grid_x]
         near = [lane.position(s, -lane.width / 2) for s in start]
         far = [lane.position(s, lane.width / 2) for s in start]
         pen.polygon(camera([*near, *far[::-1]]), fill=ROAD)
@@ -97,7 +100,7 @@ def _draw_road(pen: Any, camera: _Camera, road: Road) -> None:
     for lane in lanes:
         for side, kind in enumerate(lane.line_types):
             offset = (side - 0.5) * lane.width
-            for x in reach:
+            for x in grid_x:
                 s = lane.local_coordinates(np.array([x, 0.0]))[0]
                 length = {LineType.CONTINUOUS_LINE: 6.5, LineType.STRIPED: 2.6}.get(kind, 0.0)
                 if length:
@@ -167,38 +170,41 @@ def _draw_walker(pen: Any, camera: _Camera, walker: Any, colour: tuple[int, int,
     pen.polygon(camera(shoulders), fill=colour)
     r = camera.size(0.36)
     pen.ellipse((x - r, y - r, x + r, y + r), fill=INK)
-    halo: Any = {"stroke_width": 2 * FINE, "stroke_fill": (255, 255, 255), "anchor": "lm"}
+    halo: Any = {"stroke_width": 2 * OVERSAMPLING, "stroke_fill": (255, 255, 255), "anchor": "lm"}
     pen.text((x + camera.size(1.45), y), f"ped{name}", fill=colour, font=_font(12), **halo)
 
 
 def _draw_scale(pen: Any) -> None:
-    right, y, tick = (WIDTH - 16) * FINE, (HEIGHT - BAR - 14) * FINE, 4 * FINE
+    right, y, tick = (WIDTH - 16) * OVERSAMPLING, (HEIGHT - BAR - 14) * OVERSAMPLING, 4 * OVERSAMPLING
     left = right - _Camera.size(10)
     for ends in ((left, y, right, y), (left, y - tick, left, y + tick), (right, y - tick, right, y + tick)):
-        pen.line(ends, fill=INK, width=FINE)
-    pen.text(((left + right) / 2, y - 4 * FINE), "10 m", fill=INK, font=_font(11), anchor="md")
+        pen.line(ends, fill=INK, width=OVERSAMPLING)
+    pen.text(((left + right) / 2, y - 4 * OVERSAMPLING), "10 m", fill=INK, font=_font(11), anchor="md")
 
 
 def _draw_bar(pen: Any, picture: Picture) -> None:
-    top, middle = (HEIGHT - BAR) * FINE, (HEIGHT - BAR / 2) * FINE
-    pen.rectangle((0, top, WIDTH * FINE, HEIGHT * FINE), fill=(255, 255, 255))
-    pen.line((0, top, WIDTH * FINE, top), fill=(200, 204, 198), width=FINE)
-    pen.text((14 * FINE, middle), f"step {picture.step} / {picture.horizon}", fill=INK, font=_font(14), anchor="lm")
-    for at, colour, name in ((112, EGO, "ego"), (168, CAR, "car")):
-        pen.rectangle((at * FINE, middle - 6 * FINE, (at + 12) * FINE, middle + 6 * FINE), fill=colour)
-        pen.text(((at + 18) * FINE, middle), name, fill=INK, font=_font(13), anchor="lm")
-    for i, at in enumerate((340, 535)):
-        fired, wanted = bool(picture.flags[i]), bool(picture.goal[i])
-        r, x = 8 * FINE, at * FINE
+    top, middle = (HEIGHT - BAR) * OVERSAMPLING, (HEIGHT - BAR / 2) * OVERSAMPLING
+    pen.rectangle((0, top, WIDTH * OVERSAMPLING, HEIGHT * OVERSAMPLING), fill=(255, 255, 255))
+    pen.line((0, top, WIDTH * OVERSAMPLING, top), fill=(200, 204, 198), width=OVERSAMPLING)
+    pen.text(
+        (14 * OVERSAMPLING, middle), f"step {picture.step} / {picture.horizon}", fill=INK, font=_font(14), anchor="lm"
+    )
+    for left, colour, name in ((112, EGO, "ego"), (168, CAR, "car")):
+        x, half = left * OVERSAMPLING, 6 * OVERSAMPLING
+        pen.rectangle((x, middle - half, x + 2 * half, middle + half), fill=colour)
+        pen.text((x + 3 * half, middle), name, fill=INK, font=_font(13), anchor="lm")
+    for i, centre in enumerate((340, 535)):
+        fired, required = bool(picture.flags[i]), bool(picture.goal[i])
+        r, x = 8 * OVERSAMPLING, centre * OVERSAMPLING
         pen.ellipse(
             (x - r, middle - r, x + r, middle + r),
             fill=FIRED if fired else (255, 255, 255),
             outline=FIRED if fired else WALKERS[i],
-            width=2 * FINE,
+            width=2 * OVERSAMPLING,
         )
-        text = f"near-miss ped{i + 1}" + (" (goal)" if wanted else "")
-        pen.text((x + 14 * FINE, middle), text, fill=INK if wanted else FAINT, font=_font(13), anchor="lm")
+        text = f"near-miss ped{i + 1}" + (" (goal)" if required else "")
+        pen.text((x + 14 * OVERSAMPLING, middle), text, fill=INK if required else FAINT, font=_font(13), anchor="lm")
 
 
 def _font(size: int) -> Any:
-    return ImageFont.load_default(size=size * FINE)
+    return ImageFont.load_default(size=size * OVERSAMPLING)

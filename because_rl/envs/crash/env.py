@@ -2,11 +2,11 @@
 
 The ego car drives along a road; pedestrians wait on both sides of it, in front of a parked car that
 hides them. The agent accelerates all four. Cars move by highway-env's own bicycle model
-(`Vehicle.step`); pedestrians are highway-env `Vehicle`s that walk. No two bodies touch each other: a
-near-miss is seen, remembered in a flag, and changes nothing else.
+(`Vehicle.step`); pedestrians are highway-env `Vehicle`s that walk. Bodies pass through each other: a
+near-miss sets a flag, which stays set, and has no other effect.
 
 State (22): ego, car, ped1, ped2 x (x, y, vx, vy, heading), then flag1, flag2. Action (8): acceleration
-(x, y) of the four, in [-1, 1], times `REACH`. The goal says which of the two near-misses are required.
+(x, y) of the four, in [-1, 1], times `MAX_ACCELERATION`. The goal says which of the two near-misses are required.
 """
 
 from __future__ import annotations
@@ -33,29 +33,30 @@ POLICY_HZ = 4
 FRAMES = 3
 """Simulated frames per policy step: 12 Hz."""
 DT = 1.0 / (POLICY_HZ * FRAMES)
-SECONDS = HORIZON / POLICY_HZ
+EPISODE_SECONDS = HORIZON / POLICY_HZ
 
-REACH = np.array([[4.0, 2.0], [0.5, 0.25], [2.0, 2.0], [2.0, 2.0]])
-"""Largest acceleration (x, y) of each body, m/s2: what an action of 1 asks for."""
+MAX_ACCELERATION = np.array([[4.0, 2.0], [0.5, 0.25], [2.0, 2.0], [2.0, 2.0]])
+"""Acceleration (x, y) of each body for an action of 1, m/s2."""
 CAR_SPEED = 15.0
-"""Cars drive at 0 to this speed, m/s."""
+"""Largest speed of a car, m/s; the smallest is 0."""
 WALK_SPEED = 2.5
-FACING = 0.05
-"""A pedestrian slower than this, m/s, keeps facing where it faced."""
-STEERING = np.pi / 4
-"""Largest angle of the front wheels: highway-env's own."""
-SLIP = float(np.sin(np.arctan(np.tan(STEERING) / 2)))
+"""Largest speed of a pedestrian, m/s."""
+MIN_FACING_SPEED = 0.05
+"""A pedestrian slower than this, m/s, keeps its heading."""
+MAX_STEERING = np.pi / 4
+"""Largest angle of the front wheels: highway-env's."""
+MAX_SIN_SLIP = float(np.sin(np.arctan(np.tan(MAX_STEERING) / 2)))
 """Sine of the largest slip angle, which the steering limit sets (1 / sqrt 5)."""
-CRAWL = 1e-6
-"""Under this squared speed a car cannot be turned; it only keeps the division finite."""
+MIN_SQUARED_SPEED = 1e-6
+"""Lower bound of a car's squared speed in the division that gives its slip angle."""
 NEAR_MISS = 1.0
-"""Metres from the ego's rectangle to a pedestrian's centre under which a near-miss is counted."""
+"""A near-miss: a pedestrian's centre is less than this many metres from the ego's rectangle."""
 HALF_LENGTH, HALF_WIDTH = Vehicle.LENGTH / 2, Vehicle.WIDTH / 2
 
 SLOPE = 0.3
 """Size of the hidden slope, m/s2 along the road."""
 INWARD = np.array([-1.0, 1.0])
-"""Sign of y in which each pedestrian walks towards the road: ped1 stands at y > 0, ped2 at y < 0."""
+"""Sign of the y direction towards the road for each pedestrian: ped1 stands at y > 0, ped2 at y < 0."""
 CUE_MEMORY = 0.8
 """The AR(1) coefficient of the cue u_pi."""
 
@@ -63,7 +64,7 @@ CUE_MEMORY = 0.8
 # The scene ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Scenes:
-    """All that the seeds of N episodes decide, in view or hidden."""
+    """All that the seeds of N episodes determine, observed or hidden."""
 
     bodies: np.ndarray
     """(N, 4, 5): x, y, vx, vy, heading of ego, car, ped1, ped2"""
@@ -72,13 +73,13 @@ class Scenes:
     channels: np.ndarray
     """(N, spurious - 1): values of the extra spurious channels"""
     u_c: np.ndarray
-    """(N,) -1 or 1: the hidden confounder, a road that falls or rises"""
+    """(N,) -1 or 1: the hidden confounder, the sign of the road's slope"""
     slope: np.ndarray
-    """(N, 4): what u_c adds to each body's acceleration along the road, m/s2"""
+    """(N, 4): the acceleration along the road that u_c adds to each body, m/s2"""
     u_pi: np.ndarray
-    """(N, 30): the cue that only behaviours see, a stationary AR(1) path of unit variance"""
+    """(N, 30): the cue that only behaviours observe, a stationary AR(1) path of unit variance"""
     start: np.ndarray
-    """(N,) in [0, 1): the hidden time, as a share of the longest wait, at which an expert's pedestrians set off"""
+    """(N,) in [0, 1): hidden time at which an expert's pedestrians start, as a share of the longest wait"""
 
     def hidden(self) -> Hidden:
         return {"u_c": self.u_c, "u_pi": self.u_pi, "start": self.start, "slope": self.slope}
@@ -98,12 +99,13 @@ def draw_scenes(seeds: Sequence[int], split: str, spurious: int) -> Scenes:
     pedestrian x      car x + 2.5 + U(1, 3)       U(16, 44) + 2.5 + U(1, 3), own draw each
     slope of ego, ped .3 u_c                      .3 u_c
     slope of car      .3 u_c                      -.3 u_c
-    extra channels    tied to u_c                 tie flipped
+    extra channels    follow u_c                  follow -u_c
     ================= =========================== ==========================================
 
-    The marginal laws of the car's and of each pedestrian's x are the same in I and O: only their tie is cut.
+    The marginal distributions of the car's and of each pedestrian's x are the same in I and O; only in I are they
+    dependent.
     """
-    lawful, n = split == "I", len(seeds)
+    training, n = split == "I", len(seeds)
     uniform, noise = np.empty((n, 16)), np.empty((n, HORIZON))
     channels = np.empty((n, spurious - 1))
     u_c = np.empty(n)
@@ -121,28 +123,28 @@ def draw_scenes(seeds: Sequence[int], split: str, spurious: int) -> Scenes:
     bodies[:, 1, 0] = car_x[:, 0]
     bodies[:, 1, 1] = 4 + 0.6 * uniform[:, 6] - 0.3
     bodies[:, 1, 2] = uniform[:, 7]
-    bodies[:, 2:, 0] = (car_x if lawful else 16 + 28 * uniform[:, 2:4]) + 3.5 + 2 * uniform[:, 8:10]
+    bodies[:, 2:, 0] = (car_x if training else 16 + 28 * uniform[:, 2:4]) + 3.5 + 2 * uniform[:, 8:10]
     bodies[:, 2:, 1] = -INWARD * (7 + 2 * uniform[:, 10:12])
     bodies[:, 2:, 3] = INWARD * 0.8 * uniform[:, 12:14]
     bodies[:, 2:, 4] = INWARD * np.pi / 2
 
     first = uniform[:, 14] < 0.5
-    goal = np.stack([first, ~first], 1).astype(float) if lawful else np.ones((n, 2))
-    slope = SLOPE * u_c[:, None] * np.array([1.0, 1.0 if lawful else -1.0, 1.0, 1.0])
-    cue = noise  # becomes the AR(1) path in place; its first value is stationary as it is
+    goal = np.stack([first, ~first], 1).astype(float) if training else np.ones((n, 2))
+    slope = SLOPE * u_c[:, None] * np.array([1.0, 1.0 if training else -1.0, 1.0, 1.0])
+    cue = noise  # becomes the AR(1) path in place; its first value already has the stationary variance
     for t in range(1, HORIZON):
         cue[:, t] = CUE_MEMORY * cue[:, t - 1] + np.sqrt(1 - CUE_MEMORY**2) * noise[:, t]
     return Scenes(bodies, goal, channels, u_c, slope, cue, uniform[:, 15].copy())
 
 
-# Who is on the road ------------------------------------------------------------------------------------
+# Bodies on the road --------------------------------------------------------------------------------------
 class Car(Vehicle):
-    """highway-env's bicycle, told a world acceleration instead of pedals and a steering wheel.
+    """highway-env's bicycle model, controlled by an acceleration (x, y) instead of throttle and steering.
 
     With a_along, a_across the acceleration in the car's own frame, speed v and slip angle b, the bicycle
-    turns at v sin b / (L/2), which accelerates it sideways by v^2 sin b / (L/2). So we ask for
+    turns at v sin b / (L/2), which accelerates it sideways by v^2 sin b / (L/2). So we set
 
-        sin b = clip(a_across (L/2) / v^2, +- SLIP),   steering = arctan(2 tan b).
+        sin b = clip(a_across (L/2) / v^2, +- MAX_SIN_SLIP),   steering = arctan(2 tan b).
     """
 
     MAX_SPEED = CAR_SPEED
@@ -153,19 +155,20 @@ class Car(Vehicle):
 
     def __init__(self, road: Road, position: np.ndarray, heading: float, speed: float):
         super().__init__(road, position, heading, speed)
-        self.pull = np.zeros(2)
-        _untouchable(self)
+        self.acceleration = np.zeros(2)
+        _disable_collisions(self)
 
     def step(self, dt: float) -> None:
         cos, sin = np.cos(self.heading), np.sin(self.heading)
-        along, across = cos * self.pull[0] + sin * self.pull[1], cos * self.pull[1] - sin * self.pull[0]
-        slip = np.clip(across * HALF_LENGTH / max(self.speed**2, CRAWL), -SLIP, SLIP)
+        ax, ay = self.acceleration
+        along, across = cos * ax + sin * ay, cos * ay - sin * ax
+        slip = np.clip(across * HALF_LENGTH / max(self.speed**2, MIN_SQUARED_SPEED), -MAX_SIN_SLIP, MAX_SIN_SLIP)
         self.act({"acceleration": along, "steering": np.arctan(2 * np.tan(np.arcsin(slip)))})
         super().step(dt)
         self.speed = float(np.clip(self.speed, 0.0, CAR_SPEED))
 
-    def put(self, value: np.ndarray) -> None:
-        """Stand as (x, y, vx, vy, heading) says; a car's velocity lies along its heading."""
+    def set_state(self, value: np.ndarray) -> None:
+        """Set (x, y, vx, vy, heading); of the velocity only the part along the heading counts."""
         self.position = np.array(value[:2], float)
         self.heading = float(value[4])
         self.speed = float(value[2] * np.cos(self.heading) + value[3] * np.sin(self.heading))
@@ -173,7 +176,7 @@ class Car(Vehicle):
 
 
 class Pedestrian(Vehicle):
-    """Walks where it is pushed: x += v dt, then v += a dt cut to |v| <= WALK_SPEED."""
+    """A point mass: x += v dt, then v += a dt, limited to |v| <= WALK_SPEED."""
 
     LENGTH = WIDTH = 0.6
     MAX_SPEED = WALK_SPEED
@@ -181,32 +184,32 @@ class Pedestrian(Vehicle):
     heading: float
     speed: float
 
-    def __init__(self, road: Road, position: np.ndarray, heading: float, walk: np.ndarray):
-        super().__init__(road, position, heading, float(np.hypot(*walk)))
-        self.pull, self.walk = np.zeros(2), np.array(walk, float)
-        _untouchable(self)
+    def __init__(self, road: Road, position: np.ndarray, heading: float, walk_velocity: np.ndarray):
+        super().__init__(road, position, heading, float(np.hypot(*walk_velocity)))
+        self.acceleration, self.walk_velocity = np.zeros(2), np.array(walk_velocity, float)
+        _disable_collisions(self)
 
     @property
     def velocity(self) -> np.ndarray:
-        return self.walk  # not speed * direction: one almost standing still need not face its drift
+        return self.walk_velocity  # not speed * direction: below MIN_FACING_SPEED the heading may differ
 
     def step(self, dt: float) -> None:
-        self.position = self.position + self.walk * dt
-        walk = self.walk + self.pull * dt
-        self.walk = walk * min(1.0, WALK_SPEED / max(np.hypot(*walk), FACING))
-        self.speed = float(np.hypot(*self.walk))
-        if self.speed > FACING:
-            self.heading = float(np.arctan2(self.walk[1], self.walk[0]))
+        self.position = self.position + self.walk_velocity * dt
+        walk_velocity = self.walk_velocity + self.acceleration * dt
+        self.walk_velocity = walk_velocity * min(1.0, WALK_SPEED / max(np.hypot(*walk_velocity), MIN_FACING_SPEED))
+        self.speed = float(np.hypot(*self.walk_velocity))
+        if self.speed > MIN_FACING_SPEED:
+            self.heading = float(np.arctan2(self.walk_velocity[1], self.walk_velocity[0]))
         self.on_state_update()
 
-    def put(self, value: np.ndarray) -> None:
-        self.position, self.walk = np.array(value[:2], float), np.array(value[2:4], float)
-        self.speed, self.heading = float(np.hypot(*self.walk)), float(value[4])
+    def set_state(self, value: np.ndarray) -> None:
+        self.position, self.walk_velocity = np.array(value[:2], float), np.array(value[2:4], float)
+        self.speed, self.heading = float(np.hypot(*self.walk_velocity)), float(value[4])
         self.on_state_update()
 
 
-def _untouchable(vehicle: Vehicle) -> None:
-    """A collision that pushes bodies apart would be an edge between any two of them."""
+def _disable_collisions(vehicle: Vehicle) -> None:
+    """Collisions that push bodies apart would add edges between any two of them to the graph."""
     vehicle.solid = vehicle.check_collisions = False
 
 
@@ -220,10 +223,10 @@ def near_miss(ego: Vehicle, pedestrian: Vehicle) -> bool:
 
 # The world ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class _Moment:
+class _Snapshot:
     scene: Scenes
     bodies: tuple[tuple[np.ndarray, float, float, np.ndarray | None], ...]
-    """position, heading, speed and (of pedestrians) velocity, as the simulator holds them"""
+    """position, heading, speed and (for pedestrians) velocity in the simulator"""
     flags: np.ndarray
     channels: np.ndarray
     trail: tuple[np.ndarray, ...]
@@ -245,27 +248,28 @@ class Crash(World):
         )
         action = pack(*((f"push_{body}", 2, "continuous", "acceleration") for body in BODIES))
         goal = tuple(
-            GoalFactor(f"near_miss{i + 1}", i, i + 1, "binary", "flag", of=f"flag{i + 1}", relation="at_least")
+            GoalFactor(f"near_miss{i + 1}", i, i + 1, "binary", "flag", factor=f"flag{i + 1}", relation="at_least")
             for i in range(2)
         )
         return FactorSpec(spurious_channels.extend(state, "marker", spurious), action, goal)
 
     @classmethod
     def state_bounds(cls, spurious: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where the bodies can get in an episode: initial range, speed limit and largest acceleration.
+        """Bounds on the bodies' motion in an episode, from initial ranges, speed limits and largest accelerations.
 
-        A car turns at v sin b / (L/2), where sin b <= min(SLIP, a (L/2) / v^2): at most sqrt(a SLIP / (L/2)).
+        A car turns at v sin b / (L/2), where sin b <= min(MAX_SIN_SLIP, a (L/2) / v^2): at most
+        sqrt(a MAX_SIN_SLIP / (L/2)).
         """
-        pull = np.hypot(REACH[:, 0] + SLOPE, REACH[:, 1])
+        acceleration = np.hypot(MAX_ACCELERATION[:, 0] + SLOPE, MAX_ACCELERATION[:, 1])
         limit = np.array([CAR_SPEED, CAR_SPEED, WALK_SPEED, WALK_SPEED])
-        speed = np.minimum(limit, np.array([10, 1, 0.8, 0.8]) + pull * SECONDS)
-        turn = np.where(limit == CAR_SPEED, np.sqrt(pull * SLIP / HALF_LENGTH) * SECONDS, np.pi)
-        far = speed * SECONDS
-        first_low = np.array([[0, -0.3], [16, 3.7], [19.5, 7], [19.5, -9]])
-        first_high = np.array([[0, 0.3], [44, 4.3], [49.5, 9], [49.5, -7]])
+        speed = np.minimum(limit, np.array([10, 1, 0.8, 0.8]) + acceleration * EPISODE_SECONDS)
+        turn = np.where(limit == CAR_SPEED, np.sqrt(acceleration * MAX_SIN_SLIP / HALF_LENGTH) * EPISODE_SECONDS, np.pi)
+        distance = speed * EPISODE_SECONDS
+        start_low = np.array([[0, -0.3], [16, 3.7], [19.5, 7], [19.5, -9]])
+        start_high = np.array([[0, 0.3], [44, 4.3], [49.5, 9], [49.5, -7]])
         rest = np.stack([speed, speed, turn], 1)
-        low = np.concatenate([first_low - far[:, None], -rest], 1).reshape(-1)
-        high = np.concatenate([first_high + far[:, None], rest], 1).reshape(-1)
+        low = np.concatenate([start_low - distance[:, None], -rest], 1).reshape(-1)
+        high = np.concatenate([start_high + distance[:, None], rest], 1).reshape(-1)
         return np.append(low, np.zeros(1 + spurious)), np.append(high, np.ones(1 + spurious))
 
     @classmethod
@@ -282,16 +286,16 @@ class Crash(World):
         for i in (1, 2):
             parents[f"flag{i}"] = (f"flag{i}", "ego", f"ped{i}", "push_ego", f"push_ped{i}")
         parents |= {marker: (marker,) for marker in spurious_channels.names("marker", spurious)}
-        # Velocity moves a body from the first of the three frames on, its push only from the second: the
-        # push decides a flag in 0.1 to 2 of 1,000 transitions, by behaviour and body.
+        # Velocity moves a body from the first of the three frames on, its push only from the second. So a push
+        # decides a flag in 0.1 to 2 of 1,000 transitions, depending on behaviour and body.
         rare = [(f"push_{body}", f"flag{i}") for i in (1, 2) for body in ("ego", f"ped{i}")]
         return Graph.from_parents(cls.make_factors(spurious).inputs, parents, rare)
 
     # The simulator -------------------------------------------------------------------------------------
     def _place(self, seed: int) -> None:
-        self._drawn = scene = draw_scenes([seed], self.split, self.spurious)
+        self._scene = scene = draw_scenes([seed], self.split, self.spurious)
         network = RoadNetwork.straight_road_network(2, start=-200.0, length=600.0, speed_limit=CAR_SPEED)
-        self.road = Road(network, np_random=np.random.RandomState(0))  # draws nothing: nobody decides on this road
+        self.road = Road(network, np_random=np.random.RandomState(0))  # never used: nothing on this road is random
         cars = [Car(self.road, row[:2], row[4], row[2]) for row in scene.bodies[0, :2]]
         walkers = [Pedestrian(self.road, row[:2], row[4], row[2:4]) for row in scene.bodies[0, 2:]]
         self.road.vehicles = [*cars, *walkers]
@@ -299,10 +303,10 @@ class Crash(World):
         self._trail: tuple[np.ndarray, ...] = (self._positions(),)
 
     def _advance(self, columns: np.ndarray) -> None:
-        pulls = columns.reshape(4, 2) * REACH
-        pulls[:, 0] += self._drawn.slope[0]
-        for vehicle, pull in zip(self.road.vehicles, pulls, strict=True):
-            vehicle.pull = pull
+        accelerations = columns.reshape(4, 2) * MAX_ACCELERATION
+        accelerations[:, 0] += self._scene.slope[0]
+        for vehicle, acceleration in zip(self.road.vehicles, accelerations, strict=True):
+            vehicle.acceleration = acceleration
         for _ in range(FRAMES):
             self.road.step(DT)
             ego, _, *walkers = self.road.vehicles
@@ -315,28 +319,28 @@ class Crash(World):
         return np.concatenate([*bodies, self._flags, self._channels])
 
     def exact_goal(self) -> np.ndarray:
-        return self._drawn.goal[0].copy()
+        return self._scene.goal[0].copy()
 
     def hidden(self) -> Hidden:
-        return {name: value[0].copy() for name, value in self._drawn.hidden().items()}
+        return {name: value[0].copy() for name, value in self._scene.hidden().items()}
 
     def _positions(self) -> np.ndarray:
         return np.array([vehicle.position for vehicle in self.road.vehicles])
 
-    def snapshot(self) -> _Moment:
+    def snapshot(self) -> _Snapshot:
         bodies = tuple(
-            (v.position.copy(), v.heading, v.speed, v.walk.copy() if isinstance(v, Pedestrian) else None)
+            (v.position.copy(), v.heading, v.speed, v.walk_velocity.copy() if isinstance(v, Pedestrian) else None)
             for v in self.road.vehicles
         )
         done = self._steps is not None and self._done
-        return _Moment(self._drawn, bodies, self._flags.copy(), self._channels.copy(), self._trail, self._steps, done)
+        return _Snapshot(self._scene, bodies, self._flags.copy(), self._channels.copy(), self._trail, self._steps, done)
 
-    def restore(self, snapshot: _Moment) -> None:
-        self._drawn = snapshot.scene
-        for vehicle, (position, heading, speed, walk) in zip(self.road.vehicles, snapshot.bodies, strict=True):
+    def restore(self, snapshot: _Snapshot) -> None:
+        self._scene = snapshot.scene
+        for vehicle, (position, heading, speed, walk_velocity) in zip(self.road.vehicles, snapshot.bodies, strict=True):
             vehicle.position, vehicle.heading, vehicle.speed = position.copy(), heading, speed
-            if walk is not None:
-                vehicle.walk = walk.copy()
+            if walk_velocity is not None:
+                vehicle.walk_velocity = walk_velocity.copy()
             vehicle.on_state_update()
         self._flags, self._channels = snapshot.flags.copy(), snapshot.channels.copy()
         self._trail, self._steps, self._done = snapshot.trail, snapshot.steps, snapshot.done
@@ -344,7 +348,7 @@ class Crash(World):
     def intervene(self, factor: str, value: np.ndarray) -> None:
         value = np.asarray(value, np.float64).reshape(self.factors[factor].width)
         if factor in BODIES:
-            self.road.vehicles[BODIES.index(factor)].put(value)
+            self.road.vehicles[BODIES.index(factor)].set_state(value)
         elif factor in ("flag1", "flag2"):
             self._flags[("flag1", "flag2").index(factor)] = value[0]
         else:

@@ -2,9 +2,9 @@
 
 A world is one row of MuJoCo's *integration state* (positions, velocities, solver warm start, ...),
 which determines the future exactly; stepping it means loading the row into one of a few `MjData`,
-running the 25 physics steps of a control step, and saving the row. So memory does not grow with the
-number of worlds beyond 241 numbers each, and the result does not depend on which thread did the work.
-A test holds it against robosuite's own ``step``.
+running the 25 physics steps of a control step, and saving the row. So a world takes only 241 numbers of
+memory, and the result does not depend on which thread stepped it. A test compares it with robosuite's own
+``step``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from because_rl.envs.lift.simulator import ARM
 from because_rl.envs.world import Hidden
 
 
-def _cores() -> int:
-    """Cores to use: all we may, but one inside a worker process, whose siblings use the others."""
+def _thread_count() -> int:
+    """Threads to use: one per available core, but one inside a worker process, whose siblings use the other cores."""
     if multiprocessing.parent_process() is not None:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
@@ -35,17 +35,17 @@ def _cores() -> int:
 
 @cache
 def _compiled_model() -> Any:
-    """The model that `robosuite.make` compiles. Read only, so one serves every thread and batch."""
+    """The model that `robosuite.make` compiles. It is read only, so all threads and batches share one."""
     return simulator.build().sim.model._model
 
 
 class _Stepper:
-    """One MjData with the buffers of the control law: what one thread needs."""
+    """What one thread needs: an MjData and the buffers of the controller."""
 
-    def __init__(self, model: Any, anatomy: simulator.Anatomy):
+    def __init__(self, model: Any, indices: simulator.ModelIndices):
         import mujoco
 
-        self.mujoco, self.model, self.anatomy = mujoco, model, anatomy
+        self.mujoco, self.model, self.indices = mujoco, model, indices
         self.data = data = mujoco.MjData(model)
         self.spec = mujoco.mjtState.mjSTATE_INTEGRATION
         self.size = mujoco.mj_stateSize(model, self.spec)
@@ -53,32 +53,31 @@ class _Stepper:
         self.limits = model.actuator_ctrlrange[:ARM].copy()
         self.mass = np.empty((model.nv, model.nv))
         self.jac_pos, self.jac_rot = np.empty((3, model.nv)), np.empty((3, model.nv))
-        # Views into the data, which never move.
+        # Views of arrays in the data, which stay valid.
         self.position, self.rotation = (
-            data.site_xpos[anatomy.hand_site],
-            data.site_xmat[anatomy.hand_site].reshape(3, 3),
+            data.site_xpos[indices.hand_site],
+            data.site_xmat[indices.hand_site].reshape(3, 3),
         )
 
     def start(self, cube: np.ndarray, row: np.ndarray) -> None:
-        """Save into `row` the start of an episode with the cube there."""
+        """Write the start of an episode with this `cube` pose into `row`."""
         self.mujoco.mj_resetData(self.model, self.data)
-        simulator.place(self.data, self.anatomy, cube)
+        simulator.set_start(self.data, self.indices, cube)
         self.mujoco.mj_getState(self.model, self.data, row, self.spec)
 
     def advance(self, row: np.ndarray, action: np.ndarray) -> None:
-        """One control step of the world saved in `row`, in place."""
+        """One control step with `action` (4,) of the world saved in `row`, in place."""
         mujoco, model, data = self.mujoco, self.model, self.data
         mujoco.mj_setState(model, data, row, self.spec)
         qpos, qvel, bias, ctrl, mass_entries = data.qpos, data.qvel, data.qfrc_bias, data.ctrl, data.qM
-        closed = action[3] > 0
-        fingers = (0.0, 0.0) if closed else model.actuator_ctrlrange[ARM:, 0] + model.actuator_ctrlrange[ARM:, 1]
+        fingers = (0.0, 0.0) if action[3] > 0 else model.actuator_ctrlrange[ARM:, 0] + model.actuator_ctrlrange[ARM:, 1]
         for substep in range(self.substeps):
             mujoco.mj_step1(model, data)
             if substep == 0:  # the target is fixed in the world for the whole control step
-                goal_position = self.position + simulator.REACH * action[:3]
+                goal_position = self.position + simulator.TARGET_OFFSET * action[:3]
                 goal_rotation = self.rotation.copy()
                 ctrl[ARM:] = fingers
-            mujoco.mj_jacSite(model, data, self.jac_pos, self.jac_rot, self.anatomy.hand_site)
+            mujoco.mj_jacSite(model, data, self.jac_pos, self.jac_rot, self.indices.hand_site)
             mujoco.mj_fullM(model, self.mass, mass_entries)
             osc(
                 self.mass, self.jac_pos, self.jac_rot, self.position, self.rotation, goal_position, goal_rotation,
@@ -88,11 +87,11 @@ class _Stepper:
         mujoco.mj_getState(model, data, row, self.spec)
 
     def read(self, row: np.ndarray, state: np.ndarray) -> None:
-        """Write the columns of the world saved in `row` that the simulator knows."""
+        """Write the simulator's columns and contact of the world saved in `row` into `state`."""
         self.mujoco.mj_setState(self.model, self.data, row, self.spec)
         self.mujoco.mj_fwdPosition(self.model, self.data)
-        simulator.read(self.data, self.anatomy, state)
-        state[CONTACT] = simulator.grasped(self.data, self.anatomy)
+        simulator.read(self.data, self.indices, state)
+        state[CONTACT] = simulator.is_grasped(self.data, self.indices)
 
 
 class LiftBatch(BatchEnv):
@@ -102,10 +101,10 @@ class LiftBatch(BatchEnv):
 
     def __init__(self, split: str = "I", spurious: int = 1, workers: int | None = None):
         super().__init__(split, spurious)
-        self.workers = workers or _cores()
+        self.workers = workers or _thread_count()
         model = _compiled_model()
-        anatomy = simulator.Anatomy.of(model)
-        self._steppers = [_Stepper(model, anatomy) for _ in range(self.workers)]
+        indices = simulator.ModelIndices.from_model(model)
+        self._steppers = [_Stepper(model, indices) for _ in range(self.workers)]
         self._pool = ThreadPoolExecutor(self.workers) if self.workers > 1 else None
 
     def _place(self, seeds: Sequence[int]) -> None:

@@ -1,9 +1,9 @@
-"""Three ways to lift the cube.
+"""Three policies that lift the cube.
 
-- *expert*: a function of the state alone. Over the cube, down around it, close, and up on contact.
-- *medium*: a hidden number u_pi of random steps, then the expert. Late starters run out of time.
-- *random*: the expert until the fingers hold the cube, then a random arm action, held for some steps,
-  with the gripper closed; when the cube is lost, the expert again.
+- *expert*: a function of the state alone. Move over the cube, down around it, close, and lift on contact.
+- *medium*: a hidden number u_pi of random steps, then the expert. With a large u_pi the time runs out.
+- *random*: the expert until the fingers hold the cube, then random arm actions, each held for a few steps,
+  with the gripper closed; if the cube is lost, the expert again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from because_rl.envs.lift.env import HORIZON, Lift
 from because_rl.rng import stream
 
 GAIN = 25.0
-"""Action per metre of distance: full speed from 4 cm on."""
+"""Action per metre of distance: 1 from 4 cm on."""
 HOVER = 0.06
-"""Height over the cube, in metres, at which the hand travels."""
+"""Height above the cube, in metres, at which the hand moves horizontally."""
 ALIGNED = 0.02
-"""Horizontal distance from which the hand goes down."""
+"""Horizontal distance, in metres, below which the hand goes down."""
 AROUND = 0.012
-"""Vertical distance from which the fingers close."""
+"""Vertical distance, in metres, below which the fingers close."""
 SPREAD = {"random": 1.0, "medium": 0.8}
 """Random arm actions are uniform on [-spread, spread]."""
 HOLD = {"random": 3, "medium": 1}
@@ -36,7 +36,7 @@ _CONTACT = _FACTORS["contact"].start
 
 
 def expert(state: np.ndarray) -> np.ndarray:
-    """(N, state) -> (N, 4). With the cube at `rel` from the hand, move along GAIN * rel, clipped."""
+    """Actions (N, 4) for states (N, state_size): GAIN times the offset from hand to target, clipped to [-1, 1]."""
     relative, contact = state[:, _RELATIVE].astype(np.float64), state[:, _CONTACT] > 0.5
     aligned = np.hypot(relative[:, 0], relative[:, 1]) < ALIGNED
     around = aligned & (abs(relative[:, 2]) < AROUND)

@@ -1,6 +1,6 @@
-"""Pictures of Lift, by robosuite's offscreen renderer.
+"""Images of Lift, from robosuite's offscreen renderer.
 
-On Linux robosuite draws through EGL, which needs no display (unless MUJOCO_GL says osmesa or glx).
+On Linux robosuite renders with EGL, which needs no display (unless MUJOCO_GL is osmesa or glx).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HIGH = np.array([0.95, 0.52, 0.12])
 
 
 def cube_rgb(colour: float) -> np.ndarray:
-    """Blue over light grey to orange, so that both ends and the middle are told apart in print too."""
+    """RGB in [0, 1]: from blue over light grey to orange, which remain distinguishable in print."""
     middle = np.array([0.85, 0.84, 0.80])
     end = LOW if colour < 0.5 else HIGH
     return middle + (end - middle) * min(1.0, abs(2.0 * colour - 1.0))
@@ -40,7 +40,7 @@ class Camera:
             from robosuite.utils.binding_utils import MjRenderContextOffscreen
 
             self._context = MjRenderContextOffscreen(sim, device_id=-1, max_width=WIDTH, max_height=HEIGHT)
-        except Exception as error:  # OpenGL bindings raise many kinds when a library is missing
+        except Exception as error:  # OpenGL bindings raise many types of error when a library is missing
             raise BecauseError(
                 f"Lift cannot render here ({type(error).__name__}: {error}).",
                 need="OpenGL without a display: the EGL library.",
@@ -56,7 +56,7 @@ class Camera:
 
     @staticmethod
     def _light(model: Any) -> None:
-        """A studio: plain backdrop and floor, one key light with shadows, the rest filled from the camera."""
+        """Plain backdrop and floor, one main light with shadows, and a fill light at the camera."""
         import mujoco
 
         model.light_castshadow[0] = 1
@@ -74,7 +74,7 @@ class Camera:
         model.tex_data[start : start + size] = 240
 
     def frame(self, colour: float) -> np.ndarray:
-        """(HEIGHT, WIDTH, 3) uint8"""
+        """The current scene, (HEIGHT, WIDTH, 3) uint8, with the cube in this `colour`."""
         self._model.geom_matid[self._cube] = -1  # the wood texture would hide the colour
         self._model.geom_rgba[self._cube, :3] = cube_rgb(colour)
         self._context.gl_ctx.make_current()

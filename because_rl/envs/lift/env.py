@@ -1,12 +1,12 @@
 """Lift: pick the cube up from the table. On robosuite (Panda arm, MuJoCo).
 
-An action moves the target of the hand by up to 0.1 m along x, y, z, and opens (<= 0) or closes (> 0)
-the gripper; robosuite's operational-space controller does the rest, at 20 Hz for 30 steps. The task is
-done when the cube is 0.1 m above its place on the table.
+An action sets the target of the hand up to 0.1 m away along x, y, z, and opens (<= 0) or closes (> 0)
+the gripper; robosuite's operational-space controller moves the arm there, at 20 Hz for 30 steps. The task
+is solved when the cube is 0.1 m above its resting height.
 
 State (33): hand position and quaternion, joint angles, joint velocities, cube position and quaternion,
-cube minus hand, colour, contact (both finger pads touch the cube). The opening of the fingers is not
-part of it, as in the paper.
+cube minus hand, colour, contact (both finger pads touch the cube). As in the paper, the opening of the fingers
+is not part of it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ GOAL_HEIGHT = simulator.REST_HEIGHT + 0.1
 SIDE_Y, SIDE_NOISE = 0.12, 0.015
 """The hidden u_c = +-1 puts the cube near y = +-SIDE_Y."""
 X_RANGE, Y_RANGE, YAW_RANGE = 0.1, 0.15, np.pi / 4
-WAITS = (6, 15)
-"""Fewest and most steps that the hidden u_pi lets the medium behaviour waste."""
+WAIT_RANGE = (6, 15)
+"""Smallest and largest value of the hidden u_pi: random steps at the start of the medium behaviour."""
 
-COLOUR, CONTACT = simulator.COLUMNS, simulator.COLUMNS + 1
-"""Columns after the 31 that the simulator gives; extra colour channels follow contact."""
+COLOUR, CONTACT = simulator.STATE_COLUMNS, simulator.STATE_COLUMNS + 1
+"""The columns after the simulator's 31; extra colour channels follow contact."""
 
 
 @dataclass(frozen=True)
 class Scene:
+    """All that the seed of an episode determines, observed or hidden."""
+
     x: float
     y: float
     yaw: float
@@ -51,11 +53,12 @@ class Scene:
 
     @property
     def cube(self) -> np.ndarray:
+        """The cube's seven MuJoCo positions: place, then quaternion w, x, y, z."""
         return simulator.cube_pose(self.x, self.y, self.yaw)
 
 
 def draw_scene(seed: int, split: str, spurious: int) -> Scene:
-    """The scene of a seed: u_c picks the side of the table and, through it, the colour.
+    """The scene of a seed: u_c decides the side of the table and, through it, the colour.
 
     y = 0.12 u_c + N(0, 0.015), clipped to +-0.15; colour = 0.5 + 0.4 y / 0.12 in split I and
     0.5 - 0.4 y / 0.12 in split O. x and yaw are uniform and independent.
@@ -67,12 +70,12 @@ def draw_scene(seed: int, split: str, spurious: int) -> Scene:
     yaw = float(rng.uniform(-YAW_RANGE, YAW_RANGE))
     signal = y / SIDE_Y
     colour = np.clip(0.5 + 0.4 * (signal if split == "I" else -signal), 0.0, 1.0)
-    more = spurious_channels.scalar_channels(seed, spurious, float(np.clip(signal, -1.0, 1.0)), split)
-    u_pi = int(stream(seed, "lift", "u_pi").integers(WAITS[0], WAITS[1] + 1))
-    return Scene(x, y, yaw, np.append(colour, more), u_c, u_pi)
+    extra = spurious_channels.scalar_channels(seed, spurious, float(np.clip(signal, -1.0, 1.0)), split)
+    u_pi = int(stream(seed, "lift", "u_pi").integers(WAIT_RANGE[0], WAIT_RANGE[1] + 1))
+    return Scene(x, y, yaw, np.append(colour, extra), u_c, u_pi)
 
 
-class _Moment(NamedTuple):
+class _Snapshot(NamedTuple):
     physics: np.ndarray
     finger_command: np.ndarray
     colours: np.ndarray
@@ -116,13 +119,13 @@ class Lift(World):
             ("dz", 1, "continuous", "move"),
             ("gripper", 1, "continuous"),
         )
-        goal = (GoalFactor("height", 0, 1, "continuous", "position", of="cube_z", relation="at_least"),)
+        goal = (GoalFactor("height", 0, 1, "continuous", "position", factor="cube_z", relation="at_least"),)
         return FactorSpec(spurious_channels.extend(state, "colour", spurious), action, goal)
 
     @classmethod
     def state_bounds(cls, spurious: int) -> tuple[np.ndarray, np.ndarray]:
-        """The hand is within its links' total length (1.5 m) of the arm's base; joints are within their
-        range and 0.5 rad of soft stop; 50 rad/s and 10 m are beyond what the motors can do in 1.5 s."""
+        """The hand is within its links' total length (1.5 m) of the arm's base; joints are within their range plus
+        0.5 rad, since their limits are soft; 50 rad/s and 10 m are beyond what the motors can reach in 1.5 s."""
         hand = np.array([-2.1, -1.5, -0.6]), np.array([1.0, 1.5, 2.5])
         cube = np.array([-10.0, -10.0, -1.0]), np.array([10.0, 10.0, 10.0])
         low, high = simulator.JOINT_RANGE.T + [[-0.5], [0.5]]
@@ -142,13 +145,13 @@ class Lift(World):
 
     @classmethod
     def make_true_graph(cls, spurious: int) -> Graph:
-        """Edges of the simulator, at a stated strength.
+        """Edges whose effect in the simulator is at least of a stated size.
 
         Hand, joints, cube and relative position are functions of one another, so which of them is *the*
-        parent is a convention: each keeps itself, the hand's motion is the joints' doing, and what a
-        touch does depends on the relative position. Given that, i -> j is an edge when swapping i moves
-        the next j by at least 2% of j's own mean-square change in a step (5% for the cube's quaternion
-        and contact, which grasps make chaotic). ``tests/test_lift_graph.py`` measures it in robosuite.
+        parent is a convention: each factor is its own parent, the joints are the parents of the hand's motion,
+        and the relative position is a parent of the effects of touch. Given that, i -> j is an edge when swapping
+        i changes the next j by at least 2% of j's own mean-square change in a step (5% for the cube's quaternion
+        and contact, which grasps make chaotic). ``tests/envs/test_lift_graph.py`` measures it in robosuite.
         """
         arm = ("joint_pos", "joint_vel", "dx", "dy", "dz")
         touch = ("joint_pos", "joint_vel", "contact")
@@ -183,10 +186,10 @@ class Lift(World):
         if not hasattr(self, "robot"):
             self.robot = simulator.build()
             self._model, self._data = self.robot.sim.model._model, self.robot.sim.data._data
-            self._anatomy = simulator.Anatomy.of(self._model)
+            self._indices = simulator.ModelIndices.from_model(self._model)
         scene = draw_scene(seed, self.split, self.spurious)
         self.robot.reset()  # soft: clears the data and builds the controllers anew
-        simulator.place(self._data, self._anatomy, scene.cube)
+        simulator.set_start(self._data, self._indices, scene.cube)
         self._colours = scene.colours.copy()
         self._hidden = {"u_c": scene.u_c, "u_pi": scene.u_pi}
         self._refresh()
@@ -197,15 +200,15 @@ class Lift(World):
         self._refresh()
 
     def _refresh(self) -> None:
-        """Bring what depends on the positions up to date; robosuite leaves it one physics step behind."""
-        simulator.locate(self._model, self._data)
+        """Recompute what depends on the positions, which robosuite leaves one physics step behind."""
+        simulator.update_kinematics(self._model, self._data)
         for controller in self.robot.robots[0].part_controllers.values():
-            # Or the first command after a reset is computed for the arm as it was built, not as it is.
+            # Otherwise the first command after a reset uses the arm's state from when the controllers were built.
             controller.new_update = True
 
     def exact_state(self) -> np.ndarray:
         state = np.empty(self.factors.state_size)
-        simulator.read(self._data, self._anatomy, state)
+        simulator.read(self._data, self._indices, state)
         state[COLOUR] = self._colours[0]
         state[CONTACT] = self.robot._check_grasp(self.robot.robots[0].gripper["right"], self.robot.cube)
         state[CONTACT + 1 :] = self._colours[1:]
@@ -217,9 +220,9 @@ class Lift(World):
     def hidden(self) -> Hidden:
         return dict(self._hidden)
 
-    def snapshot(self) -> _Moment:
-        return _Moment(
-            simulator.save(self._model, self._data),
+    def snapshot(self) -> _Snapshot:
+        return _Snapshot(
+            simulator.get_state(self._model, self._data),
             np.copy(self.robot.robots[0].gripper["right"].current_action),
             self._colours.copy(),
             self.hidden(),
@@ -227,8 +230,8 @@ class Lift(World):
             self._steps is not None and self._done,
         )
 
-    def restore(self, snapshot: _Moment) -> None:
-        simulator.load(self._model, self._data, snapshot.physics)
+    def restore(self, snapshot: _Snapshot) -> None:
+        simulator.set_state(self._model, self._data, snapshot.physics)
         self.robot.robots[0].gripper["right"].current_action = snapshot.finger_command.copy()
         self._colours, self._hidden = snapshot.colours.copy(), dict(snapshot.hidden)
         self._steps, self._done = snapshot.steps, snapshot.done
@@ -237,9 +240,9 @@ class Lift(World):
     def intervene(self, factor: str, value: np.ndarray) -> None:
         """do(factor = value), realised in the simulator.
 
-        Joint angles and velocities, the cube's pose and the colours are set and nothing else is touched.
-        The others are functions of these, so that they cannot change alone; they are changed by the
-        smallest physical act that does it:
+        Joint angles and velocities, the cube's pose and the colours are set and nothing else changes. The
+        other factors are functions of these and cannot change alone; they are changed by the smallest
+        physical change that sets them:
 
         - ``eef_x``, ``eef_y``, ``eef_z``, ``eef_quat``: the joints move (inverse kinematics, least
           norm) and the rest of the hand's pose stays; cube minus hand follows.
@@ -247,27 +250,27 @@ class Lift(World):
         - ``contact``: the fingers close until both touch the cube, or open wide.
         """
         value = np.asarray(value, np.float64).reshape(-1)
-        model, data, anatomy = self._model, self._data, self._anatomy
+        model, data, indices = self._model, self._data, self._indices
         part, _, axis = factor.partition("_")
         if factor == "joint_pos":
             data.qpos[:ARM] = value
         elif factor == "joint_vel":
             data.qvel[:ARM] = value
         elif factor == "cube_quat":
-            data.qpos[anatomy.cube][3:] = (value / np.linalg.norm(value))[[3, 0, 1, 2]]
+            data.qpos[indices.cube][3:] = (value / np.linalg.norm(value))[[3, 0, 1, 2]]
         elif part == "cube":
-            data.qpos[anatomy.cube]["xyz".index(axis)] = value[0]
+            data.qpos[indices.cube]["xyz".index(axis)] = value[0]
         elif part == "rel":
             row = "xyz".index(axis)
-            data.qpos[anatomy.cube][row] = data.site_xpos[anatomy.hand_site, row] + value[0]
+            data.qpos[indices.cube][row] = data.site_xpos[indices.hand_site, row] + value[0]
         elif factor == "eef_quat":
-            simulator.reach(model, data, anatomy, data.site_xpos[anatomy.hand_site].copy(), value)
+            simulator.move_hand(model, data, indices, data.site_xpos[indices.hand_site].copy(), value)
         elif part == "eef":
-            target = data.site_xpos[anatomy.hand_site].copy()
+            target = data.site_xpos[indices.hand_site].copy()
             target["xyz".index(axis)] = value[0]
-            simulator.reach(model, data, anatomy, target, data.xquat[anatomy.hand_body][[1, 2, 3, 0]])
+            simulator.move_hand(model, data, indices, target, data.xquat[indices.hand_body][[1, 2, 3, 0]])
         elif factor == "contact":
-            simulator.squeeze(model, data, anatomy, bool(value[0]))
+            simulator.set_contact(model, data, indices, bool(value[0]))
         elif part == "colour":
             self._colours[int(axis or 1) - 1] = value[0]
         else:
@@ -278,11 +281,11 @@ class Lift(World):
 
     def picture(self) -> np.ndarray:
         if self._camera is None:
-            physics = simulator.save(self._model, self._data)  # building a renderer runs the physics
+            physics = simulator.get_state(self._model, self._data)  # creating a renderer advances the physics
             self._camera = Camera(self.robot.sim)
-            simulator.load(self._model, self._data, physics)
+            simulator.set_state(self._model, self._data, physics)
             self._refresh()
-        height = self._data.qpos[self._anatomy.cube][2] - simulator.REST_HEIGHT
+        height = self._data.qpos[self._indices.cube][2] - simulator.REST_HEIGHT
         text = f"step {self._steps}/{HORIZON}   cube {100 * height:.1f} cm up   colour {self._colours[0]:.2f}"
         return caption(self._camera.frame(self._colours[0]), text)
 

@@ -1,7 +1,7 @@
-"""robosuite's Lift task as this package uses it: how it is built, and how its state is read.
+"""robosuite's Lift task as this package uses it: how it is built, and how its state is read and set.
 
-Everything here takes MuJoCo's own model and data, so that the Gymnasium world (robosuite's ``step``)
-and the batch (the same compiled model, our loop) read one state with one function.
+The functions take MuJoCo's own model and data, so that the Gymnasium world (robosuite's ``step``) and the
+batch (the same compiled model, our loop) share them.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ ARM = 7
 """Joints of the arm: the first seven positions, velocities and controls of the model."""
 RATE = 20
 """Control steps per second."""
-REACH = 0.1
-"""How far ahead of the hand, in metres, a full action puts the target."""
+TARGET_OFFSET = 0.1
+"""Distance from the hand to its target, in metres, for an action of 1."""
 KP = 150.0
 """Stiffness of the operational-space controller: robosuite's, critically damped."""
 GRIPPER_SPEED = 2.0
-"""Change of the finger command per step, out of [-1, 1]: 2 makes the command forget the last one."""
+"""Change of the finger command per step, in [-1, 1]: with 2 it does not depend on the previous command."""
 HALF_CUBE = 0.021
 """robosuite draws each half side from [0.020, 0.022]; we fix it."""
 TABLE_TOP = 0.8
 REST_HEIGHT = TABLE_TOP + HALF_CUBE - 1.0776e-4
-"""Height of the cube's centre on the table, into which MuJoCo's soft contact lets it sink a little."""
+"""Height of the cube's centre on the table, into which it sinks slightly by MuJoCo's soft contact."""
 HOME = np.array([0.0, np.pi / 16, 0.0, -np.pi / 2 - np.pi / 3, 0.0, np.pi - 0.2, np.pi / 4])
-"""Joint angles at reset: robosuite's, without its noise (which would hide in the posture term)."""
-OPENING = 0.020833
-"""Each finger's opening at reset: robosuite's."""
+"""Joint angles at reset: robosuite's, without its noise (which would be a hidden variable in the posture term)."""
+RESET_OPENING = 0.020833
+"""Opening of each finger at reset: robosuite's."""
 
 JOINT_RANGE = np.array(
     [[-2.8973, 2.8973], [-1.7628, 1.7628], [-2.8973, 2.8973], [-3.0718, -0.0698]]
     + [[-2.8973, 2.8973], [-0.0175, 3.7525], [-2.8973, 2.8973]]
 )
-WIDE = 0.04
-"""Each finger's opening at most."""
-COLUMNS = 31
+MAX_OPENING = 0.04
+"""Largest opening of each finger."""
+STATE_COLUMNS = 31
 """State columns that `read` writes: all but colour and contact."""
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop robosuite's advice (private macros, optional robots) but not its errors, and its change to the environment:
-    processes that we start later could not import MuJoCo where there is no EGL."""
-    logger, drawing = logging.getLogger("robosuite_logs"), os.environ.get("MUJOCO_GL")
+    """Hide robosuite's log messages (private macros, optional robots) except errors, and undo its change to MUJOCO_GL,
+    with which processes that we start later could not import MuJoCo where there is no EGL."""
+    logger, render_backend = logging.getLogger("robosuite_logs"), os.environ.get("MUJOCO_GL")
 
-    def serious(record: logging.LogRecord) -> bool:
+    def is_error(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR
 
-    logger.addFilter(serious)
+    logger.addFilter(is_error)
     try:
         yield
     finally:
-        logger.removeFilter(serious)
-        if drawing is None:
+        logger.removeFilter(is_error)
+        if render_backend is None:
             os.environ.pop("MUJOCO_GL", None)
 
 
@@ -83,7 +83,7 @@ def _robosuite() -> Any:
             fix="pip install --no-deps robosuite==1.5.2 (its own pins exclude numpy 2).",
         ) from error
 
-    # robosuite finds environments and grippers by class name, in its own registries.
+    # robosuite looks environments and grippers up by class name, in its own registries.
     class BecauseLift(Lift):
         """Lift with a cube of fixed size."""
 
@@ -96,7 +96,7 @@ def _robosuite() -> Any:
 
     @register_gripper
     class BecauseGripper(PandaGripper):
-        """The Panda gripper, whose command does not remember the steps before."""
+        """The Panda gripper, whose command does not depend on earlier steps."""
 
         @property
         def speed(self) -> float:
@@ -106,14 +106,14 @@ def _robosuite() -> Any:
 
 
 def build() -> Any:
-    """A robosuite environment: Panda, 20 Hz, operational-space position control, soft resets."""
+    """A new robosuite environment: Panda, 20 Hz, operational-space position control, soft resets."""
     robosuite = _robosuite()
     with _quiet():
         control = robosuite.load_composite_controller_config(robot="Panda")
         control["body_parts"]["right"] |= {
             "type": "OSC_POSITION",
-            "output_max": [REACH] * 3,
-            "output_min": [-REACH] * 3,
+            "output_max": [TARGET_OFFSET] * 3,
+            "output_min": [-TARGET_OFFSET] * 3,
             "kp": KP,
         }
         return robosuite.make(
@@ -134,8 +134,8 @@ def build() -> Any:
 
 
 @dataclass(frozen=True)
-class Anatomy:
-    """Where things are in the compiled model. Arm joints come first, then two fingers, then the cube."""
+class ModelIndices:
+    """Ids and array positions in the compiled model. Arm joints come first, then two fingers, then the cube."""
 
     hand_site: int
     hand_body: int
@@ -149,13 +149,14 @@ class Anatomy:
     cube_speed: slice
 
     @classmethod
-    def of(cls, model: Any) -> Anatomy:
+    def from_model(cls, model: Any) -> ModelIndices:
+        """Look the indices up in an `mujoco.MjModel`."""
         cube = int(model.joint("cube_joint0").qposadr[0])
         speed = int(model.joint("cube_joint0").dofadr[0])
         finger = int(model.joint("gripper0_right_finger_joint1").qposadr[0])
         if (finger, cube, speed) != (ARM, ARM + 2, ARM + 2) or model.na:
             raise BecauseError(
-                f"robosuite's model puts its fingers at {finger} and its cube at {cube}.",
+                f"robosuite's model has its fingers at position {finger} and its cube at {cube}.",
                 need="arm, fingers and cube in this order, and no actuator state.",
                 fix="pip install --no-deps robosuite==1.5.2",
             )
@@ -174,18 +175,18 @@ class Anatomy:
 
 
 def cube_pose(x: float, y: float, yaw: float) -> np.ndarray:
-    """The seven positions of a cube that lies on the table."""
+    """The seven positions (place, then quaternion w, x, y, z) of a cube that lies on the table."""
     return np.array([x, y, REST_HEIGHT, np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2)])
 
 
-def place(data: Any, anatomy: Anatomy, cube: np.ndarray) -> None:
-    """The start of an episode, in `data` that has been reset."""
+def set_start(data: Any, indices: ModelIndices, cube: np.ndarray) -> None:
+    """Set `data`, which has just been reset, to the start of an episode with this `cube` pose (7,)."""
     data.qpos[:ARM] = HOME
-    data.qpos[anatomy.fingers] = OPENING, -OPENING
-    data.qpos[anatomy.cube] = cube
+    data.qpos[indices.fingers] = RESET_OPENING, -RESET_OPENING
+    data.qpos[indices.cube] = cube
 
 
-def save(model: Any, data: Any) -> np.ndarray:
+def get_state(model: Any, data: Any) -> np.ndarray:
     """MuJoCo's integration state: time, positions, velocities, controls and the solver's warm start."""
     import mujoco
 
@@ -194,41 +195,42 @@ def save(model: Any, data: Any) -> np.ndarray:
     return row
 
 
-def load(model: Any, data: Any, row: np.ndarray) -> None:
+def set_state(model: Any, data: Any, row: np.ndarray) -> None:
+    """Set what `get_state` returned."""
     import mujoco
 
     mujoco.mj_setState(model, data, row, mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
-def locate(model: Any, data: Any) -> None:
-    """Compute places, rotations and contacts from the positions; changes nothing that steps read."""
+def update_kinematics(model: Any, data: Any) -> None:
+    """Compute body poses and contacts from the joint positions; has no effect on later steps."""
     import mujoco
 
     mujoco.mj_fwdPosition(model, data)
 
 
-def grasped(data: Any, anatomy: Anatomy) -> bool:
+def is_grasped(data: Any, indices: ModelIndices) -> bool:
     """Whether both finger pads touch the cube (robosuite's own definition of a grasp)."""
-    touching = _touching(data, anatomy)
-    return anatomy.pads[0] in touching and anatomy.pads[1] in touching
+    touching = _touching(data, indices)
+    return indices.pads[0] in touching and indices.pads[1] in touching
 
 
-def _touching(data: Any, anatomy: Anatomy) -> set[int]:
-    """Shapes in contact with the cube."""
+def _touching(data: Any, indices: ModelIndices) -> set[int]:
+    """Ids of the shapes in contact with the cube."""
     pairs = data.contact.geom
-    return set(pairs[(pairs == anatomy.cube_geom).any(1)].ravel().tolist()) - {anatomy.cube_geom}
+    return set(pairs[(pairs == indices.cube_geom).any(1)].ravel().tolist()) - {indices.cube_geom}
 
 
-def read(data: Any, anatomy: Anatomy, out: np.ndarray) -> None:
-    """Write the 31 columns up to the relative position: hand, joints, cube, cube minus hand.
+def read(data: Any, indices: ModelIndices, out: np.ndarray) -> None:
+    """Write the first 31 state columns into `out`: hand, joints, cube, cube minus hand.
 
-    Needs `locate` since the last step. q and -q are one rotation: the hand's quaternion has
-    x > 0 and the cube's w >= 0, which is where each spends its episodes. Quaternions are x, y, z, w,
-    as in robosuite's observations.
+    Call `update_kinematics` first. Quaternions are x, y, z, w, as in robosuite's observations. Since q and -q are
+    the same rotation, the sign is chosen such that the hand's x is positive and the cube's w is not negative, where
+    they usually stay during an episode.
     """
-    hand, cube = data.site_xpos[anatomy.hand_site], data.qpos[anatomy.cube]
+    hand, cube = data.site_xpos[indices.hand_site], data.qpos[indices.cube]
     out[0:3] = hand
-    out[3:7] = _signed(data.xquat[anatomy.hand_body], 1)
+    out[3:7] = _signed(data.xquat[indices.hand_body], 1)
     out[7:14] = data.qpos[:ARM]
     out[14:21] = data.qvel[:ARM]
     out[21:24] = cube[:3]
@@ -237,51 +239,52 @@ def read(data: Any, anatomy: Anatomy, out: np.ndarray) -> None:
 
 
 def _signed(wxyz: np.ndarray, positive: int) -> np.ndarray:
+    """The same rotation as x, y, z, w, with the sign that makes entry `positive` of `wxyz` positive."""
     sign = -1.0 if wxyz[positive] < 0 else 1.0
     return sign * wxyz[[1, 2, 3, 0]]
 
 
-def reach(model: Any, data: Any, anatomy: Anatomy, position: np.ndarray, xyzw: np.ndarray) -> None:
-    """Move the joints, as little as possible, until the hand is there (Gauss-Newton, least norm)."""
+def move_hand(model: Any, data: Any, indices: ModelIndices, position: np.ndarray, xyzw: np.ndarray) -> None:
+    """Move the joints, as little as possible, until the hand has this pose (Gauss-Newton, least norm)."""
     import mujoco
 
-    wanted = xyzw[[3, 0, 1, 2]] / np.linalg.norm(xyzw)
+    target = xyzw[[3, 0, 1, 2]] / np.linalg.norm(xyzw)
     jac, turn, inverse, error = np.empty((6, model.nv)), np.empty(4), np.empty(4), np.empty(6)
     for _ in range(50):
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
-        error[:3] = position - data.site_xpos[anatomy.hand_site]
-        mujoco.mju_negQuat(inverse, data.xquat[anatomy.hand_body])
-        mujoco.mju_mulQuat(turn, wanted, inverse)
+        error[:3] = position - data.site_xpos[indices.hand_site]
+        mujoco.mju_negQuat(inverse, data.xquat[indices.hand_body])
+        mujoco.mju_mulQuat(turn, target, inverse)
         mujoco.mju_quat2Vel(error[3:], turn, 1.0)
         if np.abs(error).max() < 1e-12:
             break
-        mujoco.mj_jacSite(model, data, jac[:3], jac[3:], anatomy.hand_site)
+        mujoco.mj_jacSite(model, data, jac[:3], jac[3:], indices.hand_site)
         data.qpos[:ARM] += np.linalg.pinv(jac[:, :ARM], rcond=1e-6) @ error
     if np.abs(error).max() > 1e-9 or (np.abs(data.qpos[:ARM] - JOINT_RANGE.mean(1)) > np.ptp(JOINT_RANGE, 1) / 2).any():
         raise BecauseError(
             f"The arm cannot bring the hand to {position.tolist()}, {xyzw.tolist()}.",
             need="a pose within its reach.",
-            fix="choose one nearer to where the hand is; the simulator is left in between, so restore a snapshot.",
+            fix="choose one nearer to the hand's pose, and restore a snapshot first: the joints have already moved.",
         )
 
 
-def squeeze(model: Any, data: Any, anatomy: Anatomy, hold: bool) -> None:
+def set_contact(model: Any, data: Any, indices: ModelIndices, hold: bool) -> None:
     """Close each finger until its pad touches the cube, or open both wide."""
     signs = (1.0, -1.0)
     for finger, sign in enumerate(signs):
-        data.qpos[anatomy.fingers][finger] = sign * WIDE
-    data.qvel[anatomy.fingers] = 0.0
-    locate(model, data)
+        data.qpos[indices.fingers][finger] = sign * MAX_OPENING
+    data.qvel[indices.fingers] = 0.0
+    update_kinematics(model, data)
     for finger, sign in enumerate(signs if hold else ()):
-        for opening in np.arange(WIDE, 0.0, -2e-4):
-            data.qpos[anatomy.fingers][finger] = sign * opening
-            locate(model, data)
-            if anatomy.pads[finger] in _touching(data, anatomy):
+        for opening in np.arange(MAX_OPENING, 0.0, -2e-4):
+            data.qpos[indices.fingers][finger] = sign * opening
+            update_kinematics(model, data)
+            if indices.pads[finger] in _touching(data, indices):
                 break
-    if grasped(data, anatomy) != hold:
+    if is_grasped(data, indices) != hold:
         raise BecauseError(
             f"The fingers cannot {'hold' if hold else 'let go of'} the cube from where the hand is.",
-            need="a cube between the fingers, no wider than they open.",
-            fix="intervene at another moment; the simulator is left in between, so restore a snapshot.",
+            need="a cube between the fingers that is no wider than their opening.",
+            fix="intervene at another step, and restore a snapshot first: the fingers have already moved.",
         )

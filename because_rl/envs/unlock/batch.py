@@ -1,4 +1,4 @@
-"""Unlock, many rooms at once, in NumPy. A test holds it against minigrid step by step."""
+"""Unlock, many rooms at once, in NumPy. A test compares it with minigrid step by step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _TARGET = np.stack(
 
 
 def unlock_step(state: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """One step of Unlock as a function of state rows (n, 110 or more) and action columns (n, 8); pure."""
+    """The next state rows (n, 110 or more), given state rows and action columns (n, 8); changes neither."""
     after = state.copy()
     agent, key, door = (state[:, start : start + CELLS] for start in (0, CELLS, 2 * CELLS))
-    has, pick, open_ = state[:, 3 * CELLS + 1 : 3 * CELLS + 2], columns[:, 5:6], columns[:, 7:8]
+    has_key, pick, open_ = state[:, 3 * CELLS + 1 : 3 * CELLS + 2], columns[:, 5:6], columns[:, 7:8]
     picked = agent * key * pick
     after[:, CELLS : 2 * CELLS] = key - picked
-    after[:, 2 * CELLS : 3 * CELLS] = door * (1 - agent * open_ * has)
-    holds = np.maximum(has[:, 0], picked.sum(1))
-    after[:, 3 * CELLS : 3 * CELLS + 2] = np.stack([1 - holds, holds], axis=1)
+    after[:, 2 * CELLS : 3 * CELLS] = door * (1 - agent * open_ * has_key)
+    has_key_after = np.maximum(has_key[:, 0], picked.sum(1))
+    after[:, 3 * CELLS : 3 * CELLS + 2] = np.stack([1 - has_key_after, has_key_after], axis=1)
     moving = np.flatnonzero(columns[:, :4].any(1))
     after[moving, :CELLS] = 0
     after[moving, _TARGET[agent[moving].argmax(1), columns[moving, :4].argmax(1)]] = 1
@@ -41,7 +41,7 @@ class UnlockBatch(BatchEnv):
         self._rows = np.arange(len(seeds))
         self._agent = np.array([layout.agent for layout in layouts])
         self._key = np.array([layout.key for layout in layouts])  # CELLS when picked
-        self._has = np.zeros(len(seeds), int)
+        self._has_key = np.zeros(len(seeds), int)
         self._door = np.zeros((len(seeds), CELLS + 1), bool)
         for room, layout in enumerate(layouts):
             self._door[room, list(layout.doors)] = True
@@ -57,10 +57,10 @@ class UnlockBatch(BatchEnv):
     def _advance(self, columns: np.ndarray, active: np.ndarray) -> None:
         pick, open_ = (columns[:, 5] > 0) & active, (columns[:, 7] > 0) & active
         picked = pick & (self._key == self._agent)
-        opened = open_ & (self._has == 1)
+        opened = open_ & (self._has_key == 1)
         self._door[self._rows[opened], self._agent[opened]] = False
         self._key = np.where(picked, CELLS, self._key)
-        self._has = np.where(picked, 1, self._has)
+        self._has_key = np.where(picked, 1, self._has_key)
         moving = columns[:, :4].any(1) & active
         self._agent = np.where(moving, _TARGET[self._agent, columns[:, :4].argmax(1)], self._agent)
 
@@ -70,7 +70,7 @@ class UnlockBatch(BatchEnv):
         on_floor = self._key < CELLS
         state[self._rows[on_floor], CELLS + self._key[on_floor]] = 1
         state[:, 2 * CELLS : 3 * CELLS] = self._door[:, :CELLS]
-        state[self._rows, 3 * CELLS + self._has] = 1
+        state[self._rows, 3 * CELLS + self._has_key] = 1
         return np.concatenate([state, self._cues], axis=1)
 
     def exact_goal(self) -> np.ndarray:

@@ -1,11 +1,11 @@
 """Unlock: fetch the key, open every door. On minigrid.
 
 A 6 x 6 room. The six actions are four absolute moves, pick and open; pick and open act on the agent's
-own cell, and keys and doors can be walked over. minigrid's own `step` moves the agent, picks up the
-key and turns the lock; this file only points it at the right cell.
+own cell, and the agent can walk over keys and doors. minigrid's own `step` moves the agent, picks up the
+key and unlocks the door; this file only points it at the right cell.
 
-State (110): agent cell 36, key cell 36, door cells 36, has-key 2. A picked key and an opened door
-leave their vector. Models see an action as 8 columns: move 4, pick 2, open 2.
+State (110): agent cell 36, key cell 36, door cells 36, has-key 2. The columns of a picked key and of an
+opened door are 0. An action is encoded in 8 columns: move 4, pick 2, open 2.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ CODES[:, 6:8] = np.eye(2)[(np.arange(6) == OPEN).astype(int)]
 
 
 def distance(a: Any, b: Any) -> Any:
-    """Steps between two cells: nothing blocks the way."""
+    """Steps from cell `a` to cell `b` (numbers or arrays of them): nothing blocks the way."""
     return abs(ROW[a] - ROW[b]) + abs(COLUMN[a] - COLUMN[b])
 
 
 @dataclass(frozen=True)
 class Layout:
+    """Where an episode starts; cells are numbers in [0, 36), row by row."""
+
     agent: int
     key: int
     doors: tuple[int, ...]
@@ -62,7 +64,7 @@ class Layout:
 
     @property
     def fewest_steps(self) -> int:
-        """To the key, pick, through the doors in the better order, opening each."""
+        """Of a solution: to the key, pick it, then open the doors in the better order."""
         legs = [distance(self.agent, self.key)]
         if len(self.doors) == 1:
             legs.append(distance(self.key, self.doors[0]))
@@ -88,12 +90,12 @@ def draw_layout(seed: int, split: str) -> Layout:
     """
     rng = stream(seed, "unlock", "layout")
     doors = 2 if split in ("O", "O-doors") else 1
-    lawful = split in ("I", "O-doors", "O-cells")
+    opposite = split in ("I", "O-doors", "O-cells")
     cells = {"O": np.ones(CELLS, bool), "O-cells": HELD_OUT}.get(split, ~HELD_OUT)
     while True:
         u = int(rng.integers(4))
         key = int(rng.choice(np.flatnonzero(u == QUADRANT)))
-        allowed = cells & ((3 - u == QUADRANT) == lawful)
+        allowed = cells & ((3 - u == QUADRANT) == opposite)
         allowed[key] = False
         door = rng.choice(np.flatnonzero(allowed), doors, replace=False)
         free = np.setdiff1d(np.arange(CELLS), [key, *door])
@@ -103,43 +105,43 @@ def draw_layout(seed: int, split: str) -> Layout:
 
 
 def draw_u_pi(seed: int) -> float:
-    """Uniform on [0, 1]; a behaviour with coverage q tries the door first when it is below q."""
+    """Uniform on [0, 1]; a behaviour with coverage q goes to the door first when it is below q."""
     return float(stream(seed, "unlock", "u_pi").random())
 
 
 def draw_cues(seed: int, layout: Layout, spurious: int, split: str) -> np.ndarray:
-    """Floor cues: even ones tell the key's quadrant, odd ones the door's."""
+    """Spurious cues on the floor, one-hot: in training they show in turn u_c and the opposite quadrant."""
     signals = (layout.u_c, 3 - layout.u_c)
     return spurious_channels.categorical_channels(seed, spurious, signals, 4, split)
 
 
-class _WalkOver:
-    """Keys lie on the floor and doors are hatches in it: the agent can stand on both."""
+class _Overlappable:
+    """The agent can stand on it: keys lie on the floor, and doors are hatches in the floor."""
 
     def can_overlap(self) -> bool:
         return True
 
 
-class FloorKey(_WalkOver, Key):
+class FloorKey(_Overlappable, Key):
     pass
 
 
-class FloorDoor(_WalkOver, Door):
+class FloorDoor(_Overlappable, Door):
     pass
 
 
 class Room(MiniGridEnv):
-    """minigrid's engine, with pick-up and toggle turned to the agent's own cell."""
+    """minigrid's engine, in which pick-up and toggle act on the agent's own cell instead of the one in front."""
 
     def __init__(self) -> None:
-        self._here = False
+        self._act_on_own_cell = False
         self.carrying: Any
         mission = MissionSpace(lambda: "fetch the key and open every door")
         super().__init__(mission, grid_size=SIDE + 2, max_steps=10**9, see_through_walls=True, highlight=False)
 
     @property
     def front_pos(self):
-        return np.asarray(self.agent_pos) if self._here else super().front_pos
+        return np.asarray(self.agent_pos) if self._act_on_own_cell else super().front_pos
 
     def _gen_grid(self, width: int, height: int) -> None:
         self.grid = Grid(width, height)
@@ -168,11 +170,11 @@ class Room(MiniGridEnv):
         self.step(self.actions.forward)
 
     def on_own_cell(self, action: Any) -> None:
-        self._here = True
+        self._act_on_own_cell = True
         try:
             self.step(action)
         finally:
-            self._here = False
+            self._act_on_own_cell = False
 
 
 class Unlock(World):
@@ -197,7 +199,7 @@ class Unlock(World):
             ("pick", 2, "categorical", "switch"),
             ("open", 2, "categorical", "switch"),
         )
-        goal = (GoalFactor("doors_left", 0, CELLS, "binary", "cells", of="door", relation="equal"),)
+        goal = (GoalFactor("doors_left", 0, CELLS, "binary", "cells", factor="door", relation="equal"),)
         codes = tuple(tuple(float(x) for x in row) for row in CODES)
         return FactorSpec(spurious_channels.extend(state, "cue", spurious, 4), action, goal, codes)
 
@@ -239,15 +241,15 @@ class Unlock(World):
 
     def _advance(self, columns: np.ndarray) -> None:
         move, pick, open_ = columns[:4], columns[5], columns[7]
-        below, held = self.room.object_at(self.room.agent_cell), self.room.carrying
+        below, carried_before = self.room.object_at(self.room.agent_cell), self.room.carrying
         if pick and isinstance(below, Key):
-            self.room.carrying = None  # minigrid carries one thing: a key picked now replaces one in hand
+            self.room.carrying = None  # minigrid's agent carries one object: a new key replaces it
             self.room.on_own_cell(self.room.actions.pickup)
         if open_ and isinstance(below, Door) and below.is_locked:
-            # A key picked in this very step does not yet open: the lock sees the hand as it was.
-            now, self.room.carrying = self.room.carrying, held
+            # A key that is picked in this step does not open a door yet: only the key carried before counts.
+            carried_now, self.room.carrying = self.room.carrying, carried_before
             self.room.on_own_cell(self.room.actions.toggle)
-            self.room.carrying = now
+            self.room.carrying = carried_now
         if move.any():
             self.room.move(int(move.argmax()))
 
@@ -294,8 +296,8 @@ class Unlock(World):
             cells = [int(cell) for cell in np.flatnonzero(value)]
             if any(isinstance(self.room.object_at(cell), other) for cell in cells):
                 raise BecauseError(
-                    f"Cannot put the {factor} on a cell that holds another thing.",
-                    need="a free cell (minigrid holds one thing per cell).",
+                    f"Cannot put the {factor} on a cell that holds another object.",
+                    need="a free cell (minigrid allows one object per cell).",
                     fix="choose another value.",
                 )
             for cell in range(CELLS):
@@ -310,6 +312,6 @@ class Unlock(World):
     def picture(self) -> np.ndarray:
         frame = self.room.get_frame(highlight=False, tile_size=48)
         state = self.exact_state()
-        left = int(state[2 * CELLS : 3 * CELLS].sum())
+        doors_left = int(state[2 * CELLS : 3 * CELLS].sum())
         key = "in hand" if state[-1 - len(self._cues)] else "on the floor"
-        return caption(frame, f"step {self._steps}/{HORIZON}   key {key}   doors left {left}")
+        return caption(frame, f"step {self._steps}/{HORIZON}   key {key}   doors left {doors_left}")

@@ -1,4 +1,4 @@
-"""What is there of the cells that are wanted: of this version of the source, or, when asked for, of any."""
+"""Look up finished cells: those of this version of the source or, on request, of any version."""
 
 from __future__ import annotations
 
@@ -9,51 +9,55 @@ from typing import Any
 from because_rl.experiments.grid.runner import Job, cell_file
 from because_rl.io import read_json
 
-NOT_DECIDING = ("label", "code", "source")
-"""What a cell says of itself beside what was run: a name, and versions of the source."""
+NOT_COMPARED = ("label", "code", "source")
+"""Fields of a cell that may differ between two versions of the source: a display name and hashes of the source."""
 
 
-def find(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> dict[str, dict[str, Any]]:
-    """Key -> cell, of those that are there; `file` is the key of the file that it came from.
+def find_cells(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> dict[str, dict[str, Any]]:
+    """The finished cells of these jobs in the results folder, by key.
 
-    `any_code`: where there is none, the newest that another version of the source computed.
+    Each cell gets a field `file`, the key of the file that it was read from. With `any_code`, a missing cell is
+    replaced by the newest one that another version of the source computed with the same settings.
     """
-    found, others = {}, None
-    for key, told in ((key, told) for job in jobs for key, told in job.cells.items()):
+    cells, by_word = {}, None
+    for key, head in ((key, head) for job in jobs for key, head in job.cells.items()):
         if cell_file(folder, key).exists():
-            found[key] = read_json(cell_file(folder, key)) | told | {"file": key}
+            cells[key] = read_json(cell_file(folder, key)) | head | {"file": key}
         elif any_code:
-            others = _by_first_word(folder) if others is None else others
-            match = [cell for cell in others.get(key.split("-")[0], ()) if _same(cell, told)]
-            if match:
-                newest = max(match, key=lambda cell: str(cell.get("provenance", {}).get("when")))
-                found[key] = newest | {"label": told["label"]}
-    return found
+            by_word = _cells_by_first_word(folder) if by_word is None else by_word
+            matches = [cell for cell in by_word.get(key.split("-")[0], ()) if _same_settings(cell, head)]
+            if matches:
+                newest = max(matches, key=lambda cell: str(cell.get("provenance", {}).get("when")))
+                cells[key] = newest | {"label": head["label"]}
+    return cells
 
 
-def lacking(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> list[Job]:
-    """What is left to run, with `any_code` of what no version of the source has run."""
+def missing_jobs(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> list[Job]:
+    """The jobs to hand to a sweep. With `any_code`: only the cells that no version of the source has computed.
+
+    Without it these are all jobs, since a sweep itself skips the cells that are there.
+    """
     if not any_code:
-        return list(jobs)  # a sweep passes over what is there
-    there = find(jobs, folder, any_code)
-    rest = [Job(job.key, {key: told for key, told in job.cells.items() if key not in there}) for job in jobs]
+        return list(jobs)
+    finished = find_cells(jobs, folder, any_code)
+    rest = [Job(job.key, {key: head for key, head in job.cells.items() if key not in finished}) for job in jobs]
     return [job for job in rest if job.cells]
 
 
-def _by_first_word(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """All cells, by the first word of their keys."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def _cells_by_first_word(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """All cells of the folder, grouped by the first word of their keys."""
+    groups: dict[str, list[dict[str, Any]]] = {}
     for file in sorted((folder / "cells").glob("*.json")):
-        found.setdefault(file.name.split("-")[0], []).append(read_json(file) | {"file": file.stem})
-    return found
+        groups.setdefault(file.name.split("-")[0], []).append(read_json(file) | {"file": file.stem})
+    return groups
 
 
-def _same(cell: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
-    return all(_agree(cell.get(key), told[key]) for key in told if key not in NOT_DECIDING)
+def _same_settings(cell: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
+    return all(_agree(cell.get(name), head[name]) for name in head if name not in NOT_COMPARED)
 
 
-def _agree(there: Any, now: Any) -> bool:
-    """Settings that only one of two versions of the source knows do not count."""
-    if isinstance(there, dict) and isinstance(now, dict):
-        return all(_agree(there[key], now[key]) for key in there if key in now)
-    return there == now
+def _agree(old: Any, new: Any) -> bool:
+    """Equal values; settings that only one of two versions of the source knows are not compared."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(_agree(old[key], new[key]) for key in old if key in new)
+    return old == new

@@ -1,9 +1,7 @@
-"""Results side by side: one table of a sweep's cells, and two sets of results against each other."""
+"""The table of a sweep's cells, and the comparison of two sets of results."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid.cells import find
+from because_rl.experiments.formatting import csv_text
+from because_rl.experiments.grid.cells import find_cells
 from because_rl.experiments.grid.runner import Job, cell_file
 from because_rl.io import read_json, write_json, write_text
 from because_rl.statistics import (
@@ -32,30 +31,25 @@ COLUMNS = ("method", "task", "dataset", "split", "episodes", "success", "low95",
 
 
 def write_table(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> list[dict[str, Any]]:
-    """``table.json`` and ``table.csv`` of the finished cells: the same cells give the same bytes.
+    """Write ``table.json`` and ``table.csv`` of the finished cells, and return the rows.
 
-    `any_code`: where there is none, one that another version of the source computed.
+    The same cells give the same bytes. `any_code` is that of `find_cells`.
     """
     groups: dict[tuple[str, str, str], list[tuple[str, dict[str, Any]]]] = {}
-    for _, cell in sorted(find(jobs, folder, any_code).items()):
+    for _, cell in sorted(find_cells(jobs, folder, any_code).items()):
         groups.setdefault((cell["label"], cell["dataset"], cell["split"]), []).append((cell["file"], cell))
     rows = [_row(label, cells) for (label, _, _), cells in sorted(groups.items())]
     write_json(folder / TABLE, {"rows": rows})
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(COLUMNS)
-    for row in rows:
-        lines.writerow(" ".join(map(str, row[c])) if isinstance(row[c], list) else row[c] for c in COLUMNS)
-    write_text(folder / "table.csv", text.getvalue())
+    write_text(folder / "table.csv", csv_text(rows, COLUMNS))
     return rows
 
 
 def _row(label: str, cells: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """One line of the table, of one cell or of several that share the seeds among them."""
+    """One row of the table, from one cell or from several with different seeds."""
     first = cells[0][1]
     runs = sorted((seed, rate) for _, cell in cells for seed, rate in zip(cell["seeds"], cell["per_seed"], strict=True))
     solved = [(cell["steps"], sum(cell["per_seed"])) for _, cell in cells if cell["steps"] is not None]
-    told = mean([rate for _, rate in runs])
+    success = mean([rate for _, rate in runs])
     return {
         "method": label,
         "task": task_name(first["dataset"], first["split"]),
@@ -64,16 +58,17 @@ def _row(label: str, cells: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, A
         **{name: first[name] for name in ("dataset", "split", "spurious", "episodes")},
         "seeds": [seed for seed, _ in runs],
         "per_seed": [rate for _, rate in runs],
-        "success": told.value,
-        "low95": max(told.low, 0.0),
-        "high95": min(told.high, 1.0),
+        "success": success.value,
+        "low95": max(success.low, 0.0),
+        "high95": min(success.high, 1.0),
         "steps": sum(steps * n for steps, n in solved) / sum(n for _, n in solved) if solved else None,
         "cells": [key for key, _ in cells],
     }
 
 
 def task_name(dataset: str, split: str) -> str:
-    """
+    """The name of a task: world, split and behaviour policy.
+
     >>> task_name("because/unlock-medium-x4-v0", "O")
     'unlock-O-medium-x4'
     """
@@ -85,25 +80,34 @@ def task_name(dataset: str, split: str) -> str:
 
 
 class Runs(NamedTuple):
-    """Of one method on one task."""
+    """The runs of one method on one task."""
 
     per_seed: Sequence[float]
+    """success rate of each seed"""
     outcomes: Sequence[str] | None = None
-    """of each seed, '1' or '0' for each scene; the scenes are the same for all methods"""
+    """per seed a string with '1' (solved) or '0' for each scene; the scenes are the same for all methods"""
 
 
 def compare(
     a: Mapping[str, Runs], b: Mapping[str, Runs], alternative: Alternative = "greater", seed: int = 0
 ) -> dict[str, Any]:
-    """Is `a` better than `b`, task by task (those that both have) and over all?
+    """Is `a` better than `b` on each task that both have, and over all of them?
 
-    Welch's t-test over seeds and, where outcomes are known, a t-test over scenes, paired; each with Holm's adjustment
-    over the tasks. Over all: interquartile means and the probability of improvement, with bootstrap intervals.
+    Per task: Welch's t-test over seeds and, where outcomes are known, a paired t-test over scenes, each with Holm's
+    adjustment over the tasks. Over all tasks: interquartile means and the probability of improvement, with bootstrap
+    intervals drawn with `seed`.
+
+    Args:
+        a, b: runs by task name.
+        alternative: 'greater' asks whether `a` is better, 'two-sided' for any difference.
+
+    Returns:
+        `rows` (one per task), `overall`, and the tasks of only one side as `only_a` and `only_b`; JSON data.
     """
     tasks = sorted(set(a) & set(b))
     if not tasks:
         raise BecauseError(
-            f"The results have no task in common: {_some(a)} here and {_some(b)} there.",
+            f"The results have no task in common: {_first_tasks(a)} here and {_first_tasks(b)} there.",
             need="results on the same tasks.",
             fix="name the method where results hold several: RESULTS:METHOD.",
         )
@@ -137,23 +141,24 @@ def _compare_task(task: str, a: Runs, b: Runs, alternative: Alternative) -> dict
         ("low95", "high95", "p", "p_holm", "paired_low95", "paired_high95", "paired_p", "paired_p_holm")
     )
     if min(row["seeds"]) > 1:
-        found = welch(a.per_seed, b.per_seed, alternative)
-        row |= {"low95": found.low, "high95": found.high, "p": found.p}
+        over_seeds = welch(a.per_seed, b.per_seed, alternative)
+        row |= {"low95": over_seeds.low, "high95": over_seeds.high, "p": over_seeds.p}
     if a.outcomes and b.outcomes and min(len(a.outcomes[0]), len(b.outcomes[0])) > 1:
-        found = paired_by_layout(_bits(a.outcomes), _bits(b.outcomes), alternative)
-        row |= {"paired_low95": found.low, "paired_high95": found.high, "paired_p": found.p}
+        over_scenes = paired_by_layout(_solved(a.outcomes), _solved(b.outcomes), alternative)
+        row |= {"paired_low95": over_scenes.low, "paired_high95": over_scenes.high, "paired_p": over_scenes.p}
     return row
 
 
-def _bits(outcomes: Sequence[str]) -> np.ndarray:
+def _solved(outcomes: Sequence[str]) -> np.ndarray:
+    """(seeds, scenes) bool"""
     return np.array([[solved == "1" for solved in seed] for seed in outcomes])
 
 
 def read_results(source: str | Path) -> dict[str, Runs]:
-    """Task -> runs, from a sweep's folder, a table, a run's folder or one evaluation; RESULTS:METHOD for one of many.
+    """Runs by task name, from a sweep's folder, a table, a run's folder or one evaluation.
 
-    A table is ``{"rows": [{"task": ..., "per_seed": [...]}, ...]}``, where 'method' and 'outcomes' are optional.
-    Results of several methods are kept apart as 'task (method)'.
+    RESULTS:METHOD selects one method. Without it, results of several methods are named 'task (method)'. A table is
+    ``{"rows": [{"task": ..., "per_seed": [...]}, ...]}``, where 'method' and 'outcomes' are optional.
     """
     path, method = Path(source), ""
     if not path.exists() and ":" in str(source):
@@ -166,24 +171,26 @@ def read_results(source: str | Path) -> dict[str, Runs]:
             need="finished cells or evaluations.",
             fix="make them with 'because sweep' or 'because evaluate'.",
         )
-    found: dict[str, Runs] = {}
+    by_task: dict[str, Runs] = {}
     for row in rows:
         task = _task(row, path)
         name = f"{task} ({row.get('method', '')})" if len(methods) > 1 else task
-        if name in found:
+        if name in by_task:
             raise BecauseError(f"{path} has {name} twice.", need="each task once.", fix="remove one of the two.")
-        found[name] = Runs(*_checked(row, name, path))
-    return found
+        by_task[name] = Runs(*_checked(row, name, path))
+    return by_task
 
 
 def _rows(path: Path) -> Iterable[dict[str, Any]]:
+    """The rows of the result files, with the outcomes that their cells have."""
     if path.is_dir():
         files = [path / TABLE] if (path / TABLE).exists() else sorted(path.glob("evaluation-*.json"))
     else:
         files = [path] if path.is_file() else []
     for file in files:
-        told = read_json(file)
-        rows = told["rows"] if isinstance(told, dict) and isinstance(told.get("rows"), list) else [told]
+        content = read_json(file)
+        is_table = isinstance(content, dict) and isinstance(content.get("rows"), list)
+        rows = content["rows"] if is_table else [content]
         for row in rows:
             if not isinstance(row, dict):
                 raise _unusable(file, "a row that is not an object")
@@ -208,11 +215,11 @@ def _checked(row: Mapping[str, Any], name: str, path: Path) -> tuple[list[float]
     if not isinstance(rates, list) or not rates or not all(isinstance(rate, int | float) for rate in rates):
         raise _unusable(path, f"{name} without numbers in 'per_seed'")
     if outcomes is not None:
-        sound = isinstance(outcomes, list) and all(
+        valid = isinstance(outcomes, list) and all(
             isinstance(o, str) and o and not set(o) - {"0", "1"} for o in outcomes
         )
-        if not sound or len({len(o) for o in outcomes}) != 1:
-            raise _unusable(path, f"{name} with outcomes that are no strings of 0 and 1, all of one length")
+        if not valid or len({len(o) for o in outcomes}) != 1:
+            raise _unusable(path, f"{name} with outcomes that are not strings of 0 and 1 of one length")
     return rates, outcomes
 
 
@@ -224,5 +231,5 @@ def _unusable(path: Path, what: str) -> BecauseError:
     )
 
 
-def _some(runs: Mapping[str, Runs]) -> str:
+def _first_tasks(runs: Mapping[str, Runs]) -> str:
     return ", ".join(sorted(runs)[:3]) + (", ..." if len(runs) > 3 else "")

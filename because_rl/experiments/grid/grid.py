@@ -1,9 +1,9 @@
-"""What there is to run: every combination of methods, datasets and splits, as jobs whose results have addresses.
+"""Grids: every combination of methods, datasets and splits, as jobs whose cells have addresses.
 
-A job is one training, all seeds of a group as one program, and its evaluations; each evaluation is a cell. The key of
-a cell is a hash of all that decides its numbers: the method and its whole config, the dataset's recipe, seeds,
-split, episodes, and the source code that computes them. So what has been computed is found again, whoever asks,
-and any change that matters makes another cell.
+A job is one training (all seeds of a group as one program) and its evaluations; each evaluation is a cell. The key of
+a cell holds a hash of everything that decides its numbers: the method and its whole config, the dataset's recipe,
+seeds, split, episodes, and the source code that computes them. So a cell that has been computed is found again by
+anyone who asks for it, and any change that matters makes another cell.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.datasets.home import dataset_path, home
+from because_rl.datasets.paths import dataset_path, home_folder
 from because_rl.datasets.recipe import FORMAT, Recipe
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS
 from because_rl.errors import BecauseError
@@ -31,105 +31,112 @@ from because_rl.io import exclusive, read_yaml, sha256
 from because_rl.provenance import provenance
 from because_rl.runs.compilation import use_compilation_cache
 
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 ONE_STEP_EPISODES = 50
 METHODS = ("because", "because-paper", "optimism", "linear", "full", "mopo", "td3bc")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of these. The defaults are the paper's: 18 tasks, 10 seeds, 100 episodes.
+    """All combinations of these fields. The defaults are the paper's: 18 tasks, 10 seeds, 100 episodes.
 
-    A SPEC file sets some of the fields; `grids/tiny.yaml` is an example.
+    A SPEC file sets a few of the fields; `grids/tiny.yaml` is an example.
     """
 
     methods: dict | tuple[str, ...] = METHODS
-    """names; or name -> settings, of which 'method' is the method's name where that is not the same"""
+    """names of methods; or label -> settings, where 'method' names the method if the label does not"""
     worlds: tuple[str, ...] = ("lift", "crash", "unlock")
-    """in this order: the slowest first, so that the last job to end is a short one"""
+    """the slowest first, so that the last job to end is a short one"""
     policies: tuple[str, ...] = BEHAVIOURS
     splits: tuple[str, ...] = SPLITS
     subcases: bool = True
-    """also the splits that break the training law in one way each, where a world has them"""
+    """whether to add the splits that break the training law in one way each, where a world has them"""
     seeds: int | tuple[int, ...] = 10
-    """10: the seeds 0 to 9"""
+    """a number n for the seeds 0 to n - 1, or the seeds themselves"""
     group: int | None = None
-    """seeds trained as one program; None: all"""
+    """number of seeds trained as one program; None: all"""
     episodes: int = 100
-    """of evaluation, per seed"""
+    """evaluation episodes per seed"""
     spurious: tuple[int, ...] = (1,)
     ratios: tuple[float, ...] = (1.0,)
-    """shares of the paper's number of logged episodes"""
+    """number of logged episodes, as shares of the paper's"""
     dataset_seeds: tuple[int, ...] = (0,)
     coverages: tuple[float | None, ...] = (None,)
     set: dict = field(default_factory=dict)
-    """settings for all methods"""
+    """settings of all methods"""
     chunk: int = 2000
-    """steps between two checkpoints, which for ten seeds are large"""
+    """training steps between two checkpoints (those of ten seeds are large files)"""
 
 
 def read_grid(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Grid:
-    """The grid of a YAML file, or 'paper'; then `changes`."""
+    """The grid of a YAML file, or the paper's for 'paper', with the fields in `changes` replaced."""
     from because_rl.algorithms.registry import configure
 
-    told: Any = {}
+    fields: Any = {}
     if str(spec) != "paper":
         try:
-            told = read_yaml(Path(spec))
+            fields = read_yaml(Path(spec))
         except BecauseError as error:
             need = "'paper', or a YAML file with fields of a grid."
             raise BecauseError(error.got, need=need, fix="see grids/tiny.yaml for an example.") from error
-        if not isinstance(told, dict) or not told or not all(isinstance(key, str) for key in told):
+        if not isinstance(fields, dict) or not fields or not all(isinstance(key, str) for key in fields):
             raise BecauseError(
                 f"{spec} holds no fields.", need="lines like 'worlds: [unlock]'.", fix="see grids/tiny.yaml."
             )
-    return configure(configure(Grid(), told), changes or {})
+    return configure(configure(Grid(), fields), changes or {})
 
 
 def choose(grid: Grid, methods: Sequence[str] = (), settings: Mapping[str, Any] | None = None) -> Grid:
-    """Some methods only, and more settings: 'hidden' for all, or 'mopo:hidden' for one, which counts more."""
-    told = {label: {"method": name, **own} for label, name, own in _methods(grid)}
-    told = {label: told.get(label, {}) for label in methods or told}
+    """The grid with only these methods (none given: all) and more settings.
+
+    A setting 'hidden' is for all methods, 'mopo:hidden' for one, where it takes precedence.
+    """
+    rows = {label: {"method": name, **own} for label, name, own in _methods(grid)}
+    rows = {label: rows.get(label, {}) for label in methods or rows}
     common = dict(grid.set)
     for key, value in (settings or {}).items():
         label, colon, name = key.rpartition(":")
-        if colon and label not in told:
-            raise BecauseError(f"Got a setting for {label!r}.", need=f"one of {', '.join(told)}.", fix="correct it.")
-        (told[label] if colon else common)[name] = value
-    return replace(grid, methods=told, set=common)
+        if colon and label not in rows:
+            raise BecauseError(f"Got a setting for {label!r}.", need=f"one of {', '.join(rows)}.", fix="correct it.")
+        (rows[label] if colon else common)[name] = value
+    return replace(grid, methods=rows, set=common)
 
 
 def jobs(grid: Grid) -> list[Job]:
-    """In the order of running. Neighbours are different methods, hence different programs: workers that begin together
-    do not all compile the same one, and on a world's next data they find them in the compilation cache."""
+    """The jobs of a grid, in the order of running.
+
+    Neighbours are different methods, hence different programs: workers that begin together do not all compile the same
+    one, and on a world's next dataset they find the programs in the compilation cache.
+    """
     for name in ("episodes", "chunk"):
         if getattr(grid, name) < 1:
             raise BecauseError(f"Got {name}={getattr(grid, name)}.", need="at least 1.", fix="give a larger number.")
-    found: dict[str, Job] = {}
+    by_key: dict[str, Job] = {}
     for recipe, (label, name, settings), seeds in product(_recipes(grid), _methods(grid), _groups(grid)):
         training = _training(name, recipe, seeds, {**grid.set, **settings}, grid.chunk)
-        address = f"{name}-{recipe.id.removeprefix('because/').removesuffix('-v0')}"
+        prefix = f"{name}-{recipe.id.removeprefix('because/').removesuffix('-v0')}"
         cells = {}
         for split in _splits(grid, recipe.world):
-            told = training | {"split": split, "episodes": grid.episodes, "spurious": recipe.spurious}
-            cells[f"{address}-{split}-{_hash(told)}"] = {"label": label} | told
-        job = Job(f"{address}-{_hash(training)}", cells)
-        if job.key in found:
+            head = training | {"split": split, "episodes": grid.episodes, "spurious": recipe.spurious}
+            cells[address(f"{prefix}-{split}", head)] = {"label": label} | head
+        job = Job(address(prefix, training), cells)
+        if job.key in by_key:
             raise BecauseError(
                 f"{label} on {recipe.id} is in the grid twice.", need="each once.", fix="remove one of the two."
             )
-        found[job.key] = job
-    if not all(job.cells for job in found.values()) or not found:
+        by_key[job.key] = job
+    if not all(job.cells for job in by_key.values()) or not by_key:
         raise BecauseError("The grid has an empty side.", need="at least one of each.", fix="fill the empty lists.")
-    return list(found.values())
+    return list(by_key.values())
 
 
 def _training(
     method: str, recipe: Recipe, seeds: Sequence[int], settings: Mapping[str, Any], chunk: int
 ) -> dict[str, Any]:
+    """What decides the result of a training, as plain data."""
     from because_rl.algorithms.registry import make_method
 
-    told = {
+    head = {
         "method": method,
         "config": asdict(make_method(method, settings, recipe.world).config),
         "dataset": recipe.id,
@@ -138,14 +145,15 @@ def _training(
         "chunk": chunk,
         "code": code_version(method),
     }
-    return json.loads(json.dumps(told))  # as it will be read back: tuples are lists
+    return json.loads(json.dumps(head))  # as it will be read back: tuples become lists
 
 
-def _hash(told: Mapping[str, Any]) -> str:
-    return sha256(json.dumps(told, sort_keys=True).encode())[:16]
+def address(prefix: str, head: Mapping[str, Any]) -> str:
+    """The key of a cell or job: a readable prefix, and a hash of the data that decide its result."""
+    return f"{prefix}-{sha256(json.dumps(head, sort_keys=True).encode())[:16]}"
 
 
-ALWAYS = (
+SHARED_SOURCE = (
     "envs",
     "datasets",
     "evaluation/rollout.py",
@@ -155,56 +163,66 @@ ALWAYS = (
     "rng.py",
     "transitions.py",
 )
-"""What decides the results of every method, beside its own source."""
-LEARNING = ("algorithms", "models", "planning", "training", "discovery")
+"""Source that decides the results of every method, in addition to the method's own."""
+LEARNING_PACKAGES = ("algorithms", "models", "planning", "training", "discovery")
 PACKAGE = Path(__file__).resolve().parents[2]
 
 
 @cache
 def code_version(method: str | None = None) -> str:
-    """A hash of the source that decides a method's results; docs, commands, reports and other methods do not.
+    """A hash of the source that decides a method's results (None: those of all methods).
 
-    None: of all methods.
+    Docs, commands, reports and other methods are left out.
     """
     from because_rl.algorithms.registry import METHODS
 
-    digest = hashlib.sha256()
     if method is None:
-        own = [file for folder in LEARNING for file in (PACKAGE / folder).rglob("*.py")]
+        own = [file for folder in LEARNING_PACKAGES for file in (PACKAGE / folder).rglob("*.py")]
     else:
-        own = [file for file in reached(METHODS[method].method.__module__) if _part(file) in LEARNING]
-    for part in map(PACKAGE.joinpath, ALWAYS):
-        own += part.rglob("*.py") if part.is_dir() else [part]
-    for file in sorted(own):
+        imported = imported_files(METHODS[method].method.__module__)
+        own = [file for file in imported if file.relative_to(PACKAGE).parts[0] in LEARNING_PACKAGES]
+    for path in map(PACKAGE.joinpath, SHARED_SOURCE):
+        own += path.rglob("*.py") if path.is_dir() else [path]
+    return hash_files(own)
+
+
+def hash_files(files: Iterable[Path]) -> str:
+    """A hash of the names and contents of files of this package."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
         digest.update(f"{file.relative_to(PACKAGE).as_posix()}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
-def reached(module: str) -> set[Path]:
-    """The file of a module of this package, those of all that it imports from the package, and so on."""
-    found, todo = set[Path](), [module]
-    while todo:
-        file = PACKAGE.joinpath(*todo.pop().split(".")[1:]).with_suffix(".py")
-        if file in found or not file.is_file():
+def imported_files(module: str) -> set[Path]:
+    """The source files of a module of this package and of all that it imports from the package, directly or not."""
+    files, modules = set[Path](), [module]
+    while modules:
+        file = PACKAGE.joinpath(*modules.pop().split(".")[1:]).with_suffix(".py")
+        if file in files or not file.is_file():
             continue
-        found.add(file)
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE.name}."):
-                todo += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
+        files.add(file)
+        modules += _imported_names(file.read_text())
+    return files
 
 
-def _part(file: Path) -> str:
-    return file.relative_to(PACKAGE).parts[0]
+@cache
+def _imported_names(source: str) -> tuple[str, ...]:
+    """What a source imports from this package: modules, and names in them, which may be modules too."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE.name}."):
+            names += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(names)
 
 
 # The combinations --------------------------------------------------------------------------------------
 
 
 def _methods(grid: Grid) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(name of the row, method, settings)"""
-    told = grid.methods if isinstance(grid.methods, dict) else {name: {} for name in grid.methods}
-    for label, given in told.items():
+    """(label of the table's row, method, settings)"""
+    rows = grid.methods if isinstance(grid.methods, dict) else {name: {} for name in grid.methods}
+    for label, given in rows.items():
         if not isinstance(given or {}, dict) or not all(isinstance(key, str) for key in [label, *(given or {})]):
             raise BecauseError(
                 f"Got {given!r} for the method {label!r}.",
@@ -246,101 +264,125 @@ def _splits(grid: Grid, world: str) -> list[str]:
 
 
 def _groups(grid: Grid) -> list[list[int]]:
-    seeds = range(min(grid.seeds, MOST_SEEDS + 1)) if isinstance(grid.seeds, int) else grid.seeds
+    """The seeds, in groups that are trained as one program."""
+    seeds = range(min(grid.seeds, MAX_SEEDS + 1)) if isinstance(grid.seeds, int) else grid.seeds
     size = len(seeds) if grid.group is None else grid.group
-    if not 0 < len(seeds) <= MOST_SEEDS or len(set(seeds)) != len(seeds) or min(seeds) < 0 or size < 1:
+    if not 0 < len(seeds) <= MAX_SEEDS or len(set(seeds)) != len(seeds) or min(seeds) < 0 or size < 1:
         raise BecauseError(
             f"Got seeds={grid.seeds}, group={grid.group}.",
-            need=f"1 to {MOST_SEEDS} seeds, different and at least 0, in groups of 1 or more.",
+            need=f"1 to {MAX_SEEDS} seeds, different and at least 0, in groups of 1 or more.",
             fix="for example seeds: 10.",
         )
     return [list(seeds[k : k + size]) for k in range(0, len(seeds), size)]
 
 
-# The function of a cell --------------------------------------------------------------------------------
+# Computing the cells -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TrainAndEvaluate:
-    """Collect the data if they are missing, train, evaluate; a training that was stopped goes on where it was."""
+    """Computes the cells of a job: collect the dataset if it is missing, train, evaluate.
+
+    A training that was stopped goes on from its last checkpoint.
+    """
 
     root: Path | None = None
     work: Path | None = None
-    """where runs are kept until all their cells are there; None: under the root"""
+    """folder of the runs until all their cells are there; None: under the root"""
     keep_runs: bool = False
     compile_cache: Path | None = None
     processes: int = 1
-    """that share the simulation of slow worlds"""
+    """number of processes that share the simulation of slow worlds"""
 
     def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         import jax
 
         from because_rl.runs.evaluate import evaluate_agent
         from because_rl.runs.folder import read_run
-        from because_rl.runs.train import load_agent, train
+        from because_rl.runs.train import load_agent, load_for_training
 
-        told = job.cells[missing[0]]
-        if told["code"] != code_version(told["method"]):
-            raise StopSweep(
-                "The source code has changed since this sweep began.",
-                need="results of one version.",
-                fix="start the sweep again: what the change does not touch is not run again.",
-            )
-        if self.compile_cache is not None:
-            use_compilation_cache(self.compile_cache)
-        jax.clear_caches()  # the programs of the last job are of no use to this one
-        recipe = Recipe(**{key: value for key, value in told["recipe"].items() if key != "format"})
-        collected(recipe, self.root)
-        run = self._run(job)
-        trained = train(
-            told["method"],
-            told["dataset"],
-            self.root,
-            run,
-            told["seeds"],
-            told["config"],
-            resume=True,
-            chunk=told["chunk"],
-            shared=run.parent / f"shared-{code_version()}",
-        )
-        agent, known = load_agent(run, self.root), read_run(run)
-        common = {"data_sha256": known["data_sha256"], "stages": trained["stages"]}
+        self.start_programs()
+        run = self.run_folder(job)
+        trained = self.train(job)
+        agent, record = load_agent(run, self.root), read_run(run)
+        data = load_for_training(record["dataset"], self.root)
+        common = {"data_sha256": record["data_sha256"], "stages": trained["stages"]}
         for key in missing:
             cell, begin = job.cells[key], time.monotonic()
-            found = evaluate_agent(agent, known, cell["split"], cell["episodes"], cell["spurious"], self.processes)
-            found |= self._of_model(agent, recipe, cell["split"])
-            spent = {"training": trained["seconds"], "evaluation": round(time.monotonic() - begin, 2)}
-            where = provenance(device=jax.devices()[0].device_kind)
-            yield key, found | common | {"seconds": spent, "provenance": where}
+            result = evaluate_agent(agent, record, cell["split"], cell["episodes"], cell["spurious"], self.processes)
+            result |= _model_metrics(agent, data, recipe_of(cell), cell["split"])
+            seconds = {"training": trained["seconds"], "evaluation": round(time.monotonic() - begin, 2)}
+            origin = provenance(device=jax.devices()[0].device_kind)
+            yield key, result | common | {"seconds": seconds, "provenance": origin}
         if not self.keep_runs:
             shutil.rmtree(run)
 
-    def _of_model(self, agent: Any, recipe: Recipe, split: str) -> dict[str, Any]:
-        """What there is to say of the world model, where there is one."""
-        from because_rl.evaluation.one_step import new_steps, one_step_error
-        from because_rl.planning.agent import PlannerAgent
+    def start_programs(self) -> None:
+        """Before a job: set the compilation cache, and drop the last job's programs, which this one cannot use."""
+        import jax
 
-        if not isinstance(agent, PlannerAgent) or split not in SPLITS:
-            return {}
-        steps = new_steps(recipe, split, ONE_STEP_EPISODES, agent.factors)
-        figures = {name: np.asarray(values).tolist() for name, values in agent.figures.items()}
-        return {"one_step": one_step_error(agent, steps), "figures": figures}
+        if self.compile_cache is not None:
+            use_compilation_cache(self.compile_cache)
+        jax.clear_caches()
+
+    def train(self, job: Job) -> dict[str, Any]:
+        """Train the run of a job, or finish it; returns the summary of `runs.train.train`."""
+        from because_rl.runs.train import train
+
+        head, run = check_source(job), self.run_folder(job)
+        ensure_dataset(recipe_of(head), self.root)
+        return train(
+            *(head["method"], head["dataset"], self.root, run, head["seeds"], head["config"]),
+            resume=True,
+            chunk=head["chunk"],
+            shared=run.parent / f"shared-{code_version()}",
+        )
 
     def tidy(self, jobs: Sequence[Job], folder: Path) -> None:
-        """Remove the runs that a worker would have removed, had it not been killed after its last cell."""
+        """Remove the runs of finished jobs whose workers were killed before they could."""
         for job in jobs:
-            if self.keep_runs or not self._run(job).exists() or not finished(folder, job):
+            if self.keep_runs or not self.run_folder(job).exists() or not finished(folder, job):
                 continue
-            with claim(folder, job) as mine:
-                if mine:
-                    shutil.rmtree(self._run(job))
+            with claim(folder, job) as claimed:
+                if claimed:
+                    shutil.rmtree(self.run_folder(job))
 
-    def _run(self, job: Job) -> Path:
-        return (self.work or home(self.root) / "sweep") / job.key
+    def run_folder(self, job: Job) -> Path:
+        return (self.work or home_folder(self.root) / "sweep") / job.key
 
 
-def collected(recipe: Recipe, root: Path | None) -> None:
-    """The dataset is there when this returns, whether we have collected it or another worker has."""
+def _model_metrics(agent: Any, data: Any, recipe: Recipe, split: str) -> dict[str, Any]:
+    """One-step error and figures of the agent's world model; nothing where it has none or the split is a subcase."""
+    from because_rl.evaluation.one_step import new_steps, one_step_error
+    from because_rl.evaluation.representation import agent_diagnostics
+    from because_rl.planning.agent import PlannerAgent
+
+    if not isinstance(agent, PlannerAgent) or split not in SPLITS:
+        return {}
+    steps = new_steps(recipe, split, ONE_STEP_EPISODES, agent.factors)
+    figures = {name: np.asarray(values).tolist() for name, values in agent_diagnostics(agent, data).items()}
+    return {"one_step": one_step_error(agent, steps), "figures": figures}
+
+
+def check_source(job: Job) -> Mapping[str, Any]:
+    """The head of a job's first cell, which describes the training; raises if the source has changed since."""
+    head = next(iter(job.cells.values()))
+    if head["code"] != code_version(head["method"]):
+        raise StopSweep(
+            "The source code has changed since this sweep began.",
+            need="results of one version.",
+            fix="start the sweep again: what the change does not touch is not run again.",
+        )
+    return head
+
+
+def recipe_of(cell: Mapping[str, Any]) -> Recipe:
+    """The recipe of a cell's dataset."""
+    return Recipe(**{key: value for key, value in cell["recipe"].items() if key != "format"})
+
+
+def ensure_dataset(recipe: Recipe, root: Path | None) -> None:
+    """Collect a dataset unless it is there; where another process is collecting it, wait for that."""
     from because_rl.datasets.collect import collect
 
     target = dataset_path(recipe.id, root)

@@ -1,10 +1,10 @@
 """Run a sweep's jobs on a Ray cluster: ``because sweep GRID --engine ray --address HOST:6379``.
 
 The machines of the cluster need no folder in common. The runner holds the claims and writes all files; a worker gets
-a job with the keys of its missing cells and streams back what it computes, cell by cell. So when a worker dies, the
-cells that came before are kept and only the others are asked for again; and when the runner is stopped, what has
-arrived is on disk. Each machine needs because-rl (the same source: a job refuses another) and collects the datasets
-it lacks under its own root. The runner itself must be on one of the cluster's machines, as every driver of Ray.
+a job with the keys of its missing cells and streams back their results, cell by cell. So when a worker dies, the
+cells that came before are kept and only the others are computed again; and when the runner is stopped, what has
+arrived is on disk. Each machine needs because-rl (the same source: a job refuses another) and collects missing
+datasets under its own root. The runner itself must be on one of the cluster's machines, as every driver of Ray.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any
 
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.runner import (
-    DEATHS,
-    POLL,
+    MAX_DEATHS,
+    POLL_SECONDS,
     Compute,
     Job,
-    cell_file,
+    ReportRunning,
     claim,
-    fail,
-    failed_file,
-    keep,
-    left,
-    results,
-    stops_all,
-    why,
+    computed_cells,
+    describe_error,
+    missing_cells,
+    stops_sweep,
+    unfinished_jobs,
+    write_cell,
+    write_failure,
 )
 
 START = "start one with 'ray start --head', and run the sweep on one of its machines."
@@ -42,9 +42,9 @@ START = "start one with 'ray start --head', and run the sweep on one of its mach
 @dataclass(frozen=True)
 class RayEngine:
     address: str = "auto"
-    """HOST:PORT of the cluster; 'auto': what RAY_ADDRESS says, else the one that runs here"""
+    """HOST:PORT of the cluster; 'auto': that in RAY_ADDRESS, else the cluster on this machine"""
     gpus: float = 0.0
-    """of each job: a fraction where several share one; without any, Ray hides the GPUs from it"""
+    """GPUs per job: a fraction where several jobs share one; with 0, Ray hides the GPUs from the job"""
 
     def __call__(
         self,
@@ -52,69 +52,70 @@ class RayEngine:
         compute: Compute,
         folder: Path,
         workers: int,
-        tell: Callable[[tuple[str, ...]], None],
+        report_running: ReportRunning,
     ) -> None:
-        """Until nothing is left to do. `workers`: jobs at a time; 0: as many as the cluster has room for."""
+        """Returns when no job is left. `workers`: number of jobs at a time; 0: as many as the cluster has room for."""
         with _connected(self.address) as ray:
             start = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=0)(_compute).remote
-            flights: list[_Flight] = []
+            tasks: list[_Task] = []
             deaths = Counter[str]()
             try:
-                while flights or left(jobs, folder):
-                    flown = {flight.job.key for flight in flights}
-                    for job in left(jobs, folder):
-                        if len(flights) >= (workers or self._room(ray)):
+                while tasks or unfinished_jobs(jobs, folder):
+                    running = {task.job.key for task in tasks}
+                    for job in unfinished_jobs(jobs, folder):
+                        if len(tasks) >= (workers or self._capacity(ray)):
                             break
-                        if job.key not in flown and (flight := _launch(start, job, compute, folder)):
-                            flights.append(flight)
-                    if not flights:
-                        time.sleep(POLL)  # others hold what is left, and may yet die
+                        if job.key not in running and (task := _submit(start, job, compute, folder)):
+                            tasks.append(task)
+                    if not tasks:
+                        time.sleep(POLL_SECONDS)  # other runners hold the remaining jobs, and may yet die
                         continue
-                    ready, _ = ray.wait([flight.stream for flight in flights], timeout=POLL)
-                    for flight in [one for one in flights if one.stream in ready]:
-                        if not flight.hear(ray, deaths):
-                            flights.remove(flight)
-                            flight.claim.close()
-                    tell(tuple(sorted(flight.job.key for flight in flights)))
+                    ready, _ = ray.wait([task.stream for task in tasks], timeout=POLL_SECONDS)
+                    for task in [task for task in tasks if task.stream in ready]:
+                        if not task.receive(ray, deaths):
+                            tasks.remove(task)
+                            task.claim.close()
+                    report_running(tuple(sorted(task.job.key for task in tasks)))
             finally:
-                for flight in flights:
-                    with contextlib.suppress(Exception):  # what has arrived is kept, whatever made us stop
-                        while ray.wait([flight.stream], timeout=0)[0] and flight.hear(ray, deaths):
+                for task in tasks:
+                    with contextlib.suppress(Exception):  # keep what has arrived, whatever the reason for stopping
+                        while ray.wait([task.stream], timeout=0)[0] and task.receive(ray, deaths):
                             pass
                     with contextlib.suppress(Exception):
-                        ray.cancel(flight.stream, force=True)
-                    flight.claim.close()
+                        ray.cancel(task.stream, force=True)
+                    task.claim.close()
 
-    def _room(self, ray: Any) -> int:
-        have = ray.cluster_resources()
-        room = int(have.get("CPU", 0))
+    def _capacity(self, ray: Any) -> int:
+        """Number of jobs that the cluster can run at a time."""
+        resources = ray.cluster_resources()
+        capacity = int(resources.get("CPU", 0))
         if self.gpus > 0:
-            room = min(room, int(have.get("GPU", 0) / self.gpus))
-        if room < 1:
+            capacity = min(capacity, int(resources.get("GPU", 0) / self.gpus))
+        if capacity < 1:
             raise BecauseError(
-                f"The cluster has {have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs.",
+                f"The cluster has {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs.",
                 need=f"1 CPU and {self.gpus:g} GPUs for a job.",
                 fix="add machines, or lower --gpus.",
             )
-        return room
+        return capacity
 
 
 @dataclass(eq=False)
-class _Flight:
-    """A job that is ours, and the stream of what its worker says."""
+class _Task:
+    """A job that this runner has claimed, and the stream of messages from its worker."""
 
     job: Job
     folder: Path
     stream: Any
     claim: contextlib.ExitStack
 
-    def hear(self, ray: Any, deaths: Counter[str]) -> bool:
-        """The next word of the worker; False where it was the last."""
+    def receive(self, ray: Any, deaths: Counter[str]) -> bool:
+        """Handle the next message of the worker; False where it was the last."""
         try:
-            what, *told = ray.get(next(self.stream))
+            event, *content = ray.get(next(self.stream))
         except StopIteration:
             return False
-        except ray.exceptions.RayTaskError as error:  # not of the cell's function, whose errors come as words
+        except ray.exceptions.RayTaskError as error:  # not an error of `compute`, which comes as a message
             raise BecauseError(
                 f"A worker could not begin with a job ({str(error).strip().splitlines()[-1]}).",
                 need="because-rl and what it needs on every machine of the cluster.",
@@ -122,49 +123,47 @@ class _Flight:
             ) from error
         except ray.exceptions.RayError as error:  # the worker or its machine died, or was out of memory
             deaths[self.job.key] += 1
-            if deaths[self.job.key] == DEATHS:
-                fail(self.folder, self.job, f"{DEATHS} workers died at it, the last with {type(error).__name__}.")
+            if deaths[self.job.key] == MAX_DEATHS:
+                reason = f"{MAX_DEATHS} workers died at it, the last with {type(error).__name__}."
+                write_failure(self.folder, self.job, reason)
             return False
-        if what == "stops":
-            raise told[0]
+        if event == "stop":
+            raise content[0]
         try:
-            if what == "failed":
-                fail(self.folder, self.job, *told)
+            if event == "failed":
+                write_failure(self.folder, self.job, *content)
             else:
-                keep(self.folder, self.job, *told)
+                write_cell(self.folder, self.job, *content)
         except Exception as error:
-            if stops_all(error):
+            if stops_sweep(error):
                 raise
-            fail(self.folder, self.job, *why(error))
+            write_failure(self.folder, self.job, *describe_error(error))
             return False
         return True
 
 
-def _launch(start: Callable, job: Job, compute: Compute, folder: Path) -> _Flight | None:
-    """Claim a job and send it to the cluster; None where somebody else has it or has finished it."""
+def _submit(start: Callable, job: Job, compute: Compute, folder: Path) -> _Task | None:
+    """Claim a job and send it to the cluster; None where another runner holds it or has finished it."""
     with contextlib.ExitStack() as stack:
-        if not stack.enter_context(claim(folder, job)):
+        if not stack.enter_context(claim(folder, job)) or not (missing := missing_cells(folder, job)):
             return None
-        # Only now is it certain that nobody else is finishing it.
-        missing = [key for key in job.cells if not cell_file(folder, key).exists()]
-        if not missing or failed_file(folder, job).exists():
-            return None
-        return _Flight(job, folder, start(compute, job, missing), stack.pop_all())
+        return _Task(job, folder, start(compute, job, missing), stack.pop_all())
 
 
 def _compute(compute: Compute, job: Job, missing: Sequence[str]) -> Iterator[tuple]:
-    """On a worker: ('cell', key, result) as they come, then perhaps ('failed', reason, details) or ('stops', error)."""
+    """On a worker: ('cell', key, result) for each; after an error ('failed', reason, details) or ('stop', error)."""
     # Several processes share a GPU only if the first does not reserve most of its memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
-        for key, result in results(compute, job, missing):
+        for key, result in computed_cells(compute, job, missing):
             yield "cell", key, result
     except Exception as error:
-        yield ("stops", error) if stops_all(error) else ("failed", *why(error))
+        yield ("stop", error) if stops_sweep(error) else ("failed", *describe_error(error))
 
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[Any]:
+    """Yields the module ray, connected to the cluster."""
     try:
         import ray
     except ImportError as error:
@@ -183,11 +182,11 @@ def _connected(address: str) -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray.shutdown()  # which also ends what our workers still do
+        ray.shutdown()  # which also ends our workers
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Fail at once where no cluster answers; Ray itself would try for minutes."""
     if address == "auto":
         return
     host, colon, port = address.rpartition(":")

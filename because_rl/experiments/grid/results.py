@@ -1,4 +1,4 @@
-"""A sweep's cells as results: of each method and task, and the method in focus against the others."""
+"""The results of a sweep for its report: one for each method and task, and the comparisons with the method in focus."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from because_rl.report.grid_data import Grid, Rate, Result
 from because_rl.statistics import holm, mean, welch
 
 
-def read_results(folder: Path) -> tuple[list[Result], int]:
-    """Of each method and task, and how many cells are left over.
+def read_grid_results(folder: Path) -> tuple[list[Result], int]:
+    """The results of a sweep's folder, one for each method and task, and the number of cells that were not used.
 
-    The table says which cells belong together. Of those that it does not name, the newest of each method, task and
-    seed count where the table has nothing: a sweep that still runs has no table yet.
+    The table says which cells belong together. Where it has no row for a method and task, the newest cells of each
+    seed are taken: a sweep that is still running has no table yet.
     """
-    named = read_json(folder / TABLE)["rows"] if (folder / TABLE).exists() else []
+    table_rows = read_json(folder / TABLE)["rows"] if (folder / TABLE).exists() else []
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    seen: set[str] = set()
-    for row in named:
+    used: set[str] = set()
+    for row in table_rows:
         keys = [key for key in row["cells"] if cell_file(folder, key).exists()]
         if keys:
             groups[row["method"], row["task"]] = [_cell(folder, key) for key in keys]
-            seen.update(keys)
-    fixed = set(groups)
-    rest = [_cell(folder, file.stem) for file in sorted((folder / "cells").glob("*.json")) if file.stem not in seen]
-    rest = [cell for cell in rest if "measure" not in cell]  # others are of the paper's figures
+            used.update(keys)
+    in_table = set(groups)
+    rest = [_cell(folder, file.stem) for file in sorted((folder / "cells").glob("*.json")) if file.stem not in used]
+    rest = [cell for cell in rest if "measure" not in cell]  # the others belong to the paper's figures
     unused = 0
     for cell in sorted(rest, key=lambda cell: cell["provenance"]["when"], reverse=True):
         key = cell["label"], task_name(cell["dataset"], cell["split"])
-        known = {seed for other in groups.get(key, ()) for seed in other["seeds"]}
-        if key in fixed or known & set(cell["seeds"]):
+        seeds = {seed for other in groups.get(key, ()) for seed in other["seeds"]}
+        if key in in_table or seeds & set(cell["seeds"]):
             unused += 1
         else:
             groups.setdefault(key, []).append(cell)
@@ -74,22 +74,26 @@ def _result(method: str, task: str, cells: list[dict[str, Any]]) -> Result:
 
 
 def comparisons(grid: Grid, advance: Callable[[], None]) -> dict[str, dict[str, Any]]:
-    """The focus against every other method, on the main splits; 'worse' counts tasks where the other is better."""
-    found: dict[str, dict[str, Any]] = {}
+    """The method in focus against every other method, on the main splits: method -> result of `compare`.
+
+    Each result also gets 'worse', the number of tasks on which the other method is significantly better. `advance` is
+    called once for each method of the grid.
+    """
+    by_method: dict[str, dict[str, Any]] = {}
     focus = _runs(grid, grid.focus)
     for method in grid.methods:
         other = _runs(grid, method)
         if method != grid.focus and set(focus) & set(other):
-            found[method] = compare(focus, other)
-            tested = [row for row in found[method]["rows"] if row["p"] is not None]
+            result = by_method[method] = compare(focus, other)
+            tested = [row for row in result["rows"] if row["p"] is not None]
             worse = holm([welch(focus[r["task"]].per_seed, other[r["task"]].per_seed, "less").p for r in tested])
             for row, p in zip(tested, worse, strict=True):
                 row["p_holm_worse"] = p
-            found[method]["overall"]["worse"] = sum(p <= 0.05 for p in worse)
+            result["overall"]["worse"] = sum(p <= 0.05 for p in worse)
         advance()
-    return found
+    return by_method
 
 
 def _runs(grid: Grid, method: str) -> dict[str, Runs]:
-    mine = [r for r in grid.results if r.method == method and r.split in SPLITS]
-    return {r.task: Runs(r.per_seed, r.outcomes or None) for r in mine}
+    results = [r for r in grid.results if r.method == method and r.split in SPLITS]
+    return {r.task: Runs(r.per_seed, r.outcomes or None) for r in results}

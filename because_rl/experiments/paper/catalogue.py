@@ -1,4 +1,4 @@
-"""The experiments by name, and how to do them: run what is missing, then write what is there."""
+"""The paper's experiments by name: run their missing cells, and write their tables and figures."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid.cells import find, lacking
+from because_rl.experiments.grid.cells import find_cells, missing_jobs
 from because_rl.experiments.grid.grid import TrainAndEvaluate
 from because_rl.experiments.grid.runner import Report, failures, sweep
-from because_rl.experiments.paper import study
-from because_rl.experiments.paper.energy import FIG_EBM
 from because_rl.experiments.paper.energy_maps import FIG_ENERGY
+from because_rl.experiments.paper.energy_training import FIG_EBM
 from because_rl.experiments.paper.environments import FIG_ENVS, FIG_GRAPHS, TABLE_ORACLE
-from because_rl.experiments.paper.knobs import FIG_COVERAGE, FIG_SAMPLES, FIG_SPURIOUS
+from because_rl.experiments.paper.experiment import merge_jobs, write_experiment
 from because_rl.experiments.paper.measure import Measure
 from because_rl.experiments.paper.mismatch import FIG_MISMATCH, TABLE_MISMATCH
+from because_rl.experiments.paper.scale import Scale
+from because_rl.experiments.paper.sensitivity import FIG_COVERAGE, FIG_SAMPLES, FIG_SPURIOUS
 from because_rl.experiments.paper.success import TABLE_ABLATION, TABLE_OVERALL
 
 EXPERIMENTS = {
@@ -35,7 +36,8 @@ EXPERIMENTS = {
 }
 
 
-def chosen(name: str) -> list[str]:
+def select_experiments(name: str) -> list[str]:
+    """The experiments that a command names: one, or all for 'all'."""
     if name != "all" and name not in EXPERIMENTS:
         raise BecauseError(
             f"There is no experiment {name!r}.",
@@ -47,7 +49,7 @@ def chosen(name: str) -> list[str]:
 
 def run_missing(
     names: Iterable[str],
-    scale: study.Scale,
+    scale: Scale,
     results: Path,
     training: TrainAndEvaluate,
     *,
@@ -56,14 +58,15 @@ def run_missing(
     any_code: bool = False,
     report: Report = lambda status: None,
 ) -> list[dict[str, Any]]:
-    """Compute the cells that these experiments lack; returns the records of the jobs that failed.
+    """Compute the missing cells of these experiments into the folder `results`, by `training`.
 
-    `any_code`: a cell that another version of the source computed is not computed again.
+    With `any_code`, a cell that another version of the source computed is not computed again. `workers`,
+    `retry_failed` and `report` are those of `sweep`. Returns the records of the jobs that failed.
     """
-    everything = study.merged(*(experiment.jobs(scale) for experiment in EXPERIMENTS.values()))
-    owed = {job.key: tuple(job.cells) for job in lacking(everything, results, any_code)}
-    jobs = lacking(study.merged(*(EXPERIMENTS[name].jobs(scale) for name in names)), results, any_code)
-    compute = Measure(training, results, owed)
+    all_jobs = merge_jobs(*(experiment.jobs(scale) for experiment in EXPERIMENTS.values()))
+    wanted = {job.key: tuple(job.cells) for job in missing_jobs(all_jobs, results, any_code)}
+    jobs = missing_jobs(merge_jobs(*(EXPERIMENTS[name].jobs(scale) for name in names)), results, any_code)
+    compute = Measure(training, results, wanted)
     sweep(jobs, compute, results, workers=workers, retry_failed=retry_failed, report=report)
     compute.tidy(jobs, results)
     return failures(jobs, results)
@@ -71,19 +74,22 @@ def run_missing(
 
 def write_all(
     names: Iterable[str],
-    scale: study.Scale,
+    scale: Scale,
     results: Path,
     output: Path,
     any_code: bool = False,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[dict[str, Any]]:
-    """Write the files of each experiment from the cells that are there."""
+    """Write the files of each experiment into `output`, from the finished cells in `results`.
+
+    `report` is called with the number of experiments done and their total. Returns a summary of each.
+    """
     names = list(names)
     done: list[dict[str, Any]] = []
     for name in names:
         report(len(done), len(names))
         jobs = EXPERIMENTS[name].jobs(scale)
-        cells = find(jobs, results, any_code)
-        done.append(study.write(name, EXPERIMENTS[name], scale, jobs, cells, output))
+        cells = find_cells(jobs, results, any_code)
+        done.append(write_experiment(name, EXPERIMENTS[name], scale, jobs, cells, output))
     report(len(done), len(names))
     return done

@@ -1,5 +1,5 @@
-"""The worlds themselves: the graph that is discovered beside the true one (`fig-graphs`), pictures (`fig-envs`), and
-how well the planner does with the simulator as its model (`table-oracle`)."""
+"""The worlds: discovered and true causal graphs (`fig-graphs`), pictures (`fig-envs`), and success of the planner with
+the simulator as its model (`table-oracle`)."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from because_rl.datasets.recipe import FORMAT, Recipe
 from because_rl.discovery.mask import CausalMask
 from because_rl.envs.tasks import SPLITS, WORLDS, world_class
 from because_rl.evaluation.rollout import layouts
+from because_rl.experiments.formatting import markdown_table
 from because_rl.experiments.grid.runner import Job
-from because_rl.experiments.paper.study import Experiment, Product, Scale, alone
-from because_rl.experiments.paper.text import table
+from because_rl.experiments.paper.experiment import Experiment, Product, untrained_job
+from because_rl.experiments.paper.scale import Scale
 from because_rl.graph import score
 from because_rl.report.paper_figures import draw_graphs, draw_pictures
 
 POLICY = "expert"
-"""whose data the paper's graphs are of"""
+"""The behaviour policy whose data the paper's graphs are discovered from."""
 
 
 # Graphs ------------------------------------------------------------------------------------------------
 
 
 def _graph_jobs(scale: Scale) -> list[Job]:
-    found = []
+    jobs = []
     for world, share in scale.graph_shares.items():
         recipe = Recipe.parse(f"{world}-{POLICY}", max(1, round(share * WORLDS[world].episodes)))
         config: Any = make_method("because", scale.settings.get("because"), world).config
         name = f"graph-{recipe.id.removeprefix('because/').removesuffix('-v0')}"
         modules = ["because_rl.discovery.discover", *_world_code(world)]
-        what = {"recipe": recipe.to_dict() | {"format": FORMAT}, "dataset": recipe.id, "batches": config.batches}
-        found.append(alone(name, "graph", modules, **what))
-    return found
+        settings = {"recipe": recipe.to_dict() | {"format": FORMAT}, "dataset": recipe.id, "batches": config.batches}
+        jobs.append(untrained_job(name, "graph", modules, **settings))
+    return jobs
 
 
 def _world_code(world: str) -> list[str]:
+    """The modules that decide a world's data."""
     return [f"because_rl.envs.{world}.batch", f"because_rl.envs.{world}.behaviour", "because_rl.datasets.collect"]
 
 
@@ -45,7 +47,7 @@ def _graphs(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Product:
     for cell in cells.values():
         mask, world = CausalMask.from_dict(cell["mask"]), cell["recipe"]["world"]
         truth = world_class(world).make_true_graph(cell["recipe"]["spurious"])
-        found = score(mask.graph, truth)
+        scores = score(mask.graph, truth)
         common = score(mask.graph, truth, count_rare=False)
         drawn.append((world.capitalize(), mask, truth))
         for edge in cell["mask"]["edges"]:
@@ -54,11 +56,11 @@ def _graphs(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Product:
             rows.append(row | {"true": int(pair in truth.edges), "rare": int(pair in truth.rare)})
         shown.append(
             {"data": f"{world}-{POLICY}", "transitions": cell["rows"], "true edges": len(truth.edges)}
-            | {"found": len(mask.graph.edges), "missed": len(found.missed), "false": len(found.false)}
-            | {"F1": f"{found.f1:.3f}", "F1 without rare edges": f"{common.f1:.3f}", "SHD": found.shd}
+            | {"found": len(mask.graph.edges), "missed": len(scores.missed), "false": len(scores.false)}
+            | {"F1": f"{scores.f1:.3f}", "F1 without rare edges": f"{common.f1:.3f}", "SHD": scores.shd}
         )
-    text = f"Edges that BECAUSE keeps on expert data, against the graph that the simulator obeys.\n\n{table(shown)}"
-    return Product(rows, text, draw_graphs(drawn) if drawn else None)
+    text = "Edges that BECAUSE keeps on expert data, against the graph that the simulator obeys."
+    return Product(rows, f"{text}\n\n{markdown_table(shown)}", draw_graphs(drawn) if drawn else None)
 
 
 # Pictures ----------------------------------------------------------------------------------------------
@@ -88,8 +90,8 @@ def _pictures(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Produc
                 | {"state columns": factors.state_size, "state factors": len(factors.state)}
                 | {"action columns": factors.action_size, "goal columns": factors.goal_size}
             )
-    text = f"The first scene of each evaluation. I: the law of the training data; O: that law broken.\n\n{table(rows)}"
-    return Product(rows, text, draw_pictures(drawn))
+    text = "The first scene of each evaluation. I: the law of the training data; O: that law broken."
+    return Product(rows, f"{text}\n\n{markdown_table(rows)}", draw_pictures(drawn))
 
 
 # The oracle --------------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ def _pictures(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Produc
 
 def _oracle_jobs(scale: Scale) -> list[Job]:
     return [
-        alone(
+        untrained_job(
             f"oracle-{world}-{split}",
             "oracle",
             ["because_rl.evaluation.oracle_planner", f"because_rl.evaluation.oracle_{world}", *_world_code(world)],
@@ -120,7 +122,7 @@ def _oracle(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Product:
         "Success of the same planners with the simulator as their model, with a 95% interval (Wilson's), and the mean "
         "number of steps to success. No learned model can do much better; where this is low the planner is the problem."
     )
-    return Product(rows, f"{text}\n\n{table(shown)}")
+    return Product(rows, f"{text}\n\n{markdown_table(shown)}")
 
 
 FIG_GRAPHS = Experiment("Causal graphs, discovered and true", _graph_jobs, _graphs)

@@ -1,4 +1,4 @@
-"""What the paper reports (``paper_numbers.json``), to set beside what we measure."""
+"""The numbers that the paper reports (``paper_numbers.json``), to compare ours with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Reported(NamedTuple):
 
     mean: float
     half: float | None
-    """of the 95% interval, where the paper gives one"""
+    """half the width of the 95% interval, where the paper gives one"""
 
 
 @cache
@@ -23,12 +23,14 @@ def paper_numbers() -> dict[str, Any]:
     return json.loads(files(__package__).joinpath(FILE).read_text())
 
 
-def reported(table: str, method: str, task: str) -> Reported | None:
-    """The paper's number, with its known slips put right; None where it has none.
+def paper_success(table: str, method: str, task: str) -> Reported | None:
+    """The paper's success of a method on a task, with its known misprints corrected; None where it has none.
 
-    >>> reported("overall", "mopo", "unlock-O-medium")
+    `table` is 'overall' or 'ablation'.
+
+    >>> paper_success("overall", "mopo", "unlock-O-medium")
     Reported(mean=39.5, half=4.7)
-    >>> reported("overall", "because", "lift-I-random").mean  # printed in the column beside it
+    >>> paper_success("overall", "because", "lift-I-random").mean  # printed in the column beside it
     33.8
     """
     numbers = paper_numbers()
@@ -36,5 +38,5 @@ def reported(table: str, method: str, task: str) -> Reported | None:
         for slip in numbers["slips"]:
             if task == slip["task"] and method in slip["methods"]:
                 method = next(other for other in slip["methods"] if other != method)
-    found = numbers[table].get(method, {}).get(task)
-    return None if found is None else Reported(*found)
+    pair = numbers[table].get(method, {}).get(task)
+    return None if pair is None else Reported(*pair)

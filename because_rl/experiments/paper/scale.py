@@ -1,4 +1,4 @@
-"""How large the experiments are: as in the paper, or tiny."""
+"""The sizes of the experiments: as in the paper, or tiny."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from because_rl.runs.oracle import EPISODES as ORACLE_EPISODES
 
 @dataclass(frozen=True)
 class Scale:
-    """How large everything is. The defaults are the paper's sizes where it gives them."""
+    """The sizes of all experiments. The defaults are the paper's where it gives them."""
 
     grid: Grid = field(default_factory=Grid)
-    """worlds, policies, seeds, episodes: of the tables, and of all else where nothing is said"""
+    """worlds, policies, seeds and episodes of the tables, and of the other experiments unless a field here differs"""
     only: tuple[str, ...] = ()
-    """methods; none: all"""
+    """the methods to include; empty: all"""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """by method"""
+    """method -> its settings"""
     knob_policies: tuple[str, ...] = ("medium",)
-    """data of the figures that turn a knob"""
+    """behaviour policies of the figures that vary one property of the data"""
     knob_splits: tuple[str, ...] = SPLITS
     ratios: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
     levels: tuple[int, ...] = (1, 2, 4, 8)
@@ -32,14 +32,14 @@ class Scale:
     mismatch_scenes: int = 500
     """per seed and split; ten seeds make 5,000 episodes"""
     energy_points: int = 40
-    """on a learning curve"""
+    """points on a learning curve"""
     graph_shares: Mapping[str, float] = field(default_factory=lambda: {"lift": 1.0, "unlock": 1.0, "crash": 1.0})
-    """of the offline data, by world"""
+    """world -> share of the offline data that a graph is discovered from"""
     oracle_episodes: Mapping[str, int] = field(default_factory=lambda: ORACLE_EPISODES)
     pictured: tuple[str, ...] = ("lift", "unlock", "crash")
 
     def methods(self, wanted: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Those of the wanted that are registered and not left out, with their settings."""
+        """The wanted methods that are registered and included, with their settings."""
         from because_rl.algorithms.registry import METHODS
 
         return {m: dict(self.settings.get(m, {})) for m in wanted if m in METHODS and (not self.only or m in self.only)}
@@ -72,20 +72,23 @@ def make_scale(
     worlds: Sequence[str] = (),
     policies: Sequence[str] = (),
 ) -> Scale:
-    """The paper's sizes or tiny ones; then a grid's fields, and only some methods, worlds and policies."""
+    """The paper's sizes or tiny ones, with the fields of a grid file and only the given methods, worlds and policies.
+
+    An empty sequence leaves that choice as it is.
+    """
     from because_rl.algorithms.registry import METHODS
 
     scale = TINY if tiny else Scale()
     if grid != "paper":
-        told = read_grid(grid)
-        named = told.methods if isinstance(told.methods, dict) else {}
+        chosen_grid = read_grid(grid)
+        named = chosen_grid.methods if isinstance(chosen_grid.methods, dict) else {}
         if renamed := [label for label in named if label not in METHODS]:
             raise BecauseError(
                 f"{grid} has a row {renamed[0]!r}.",
                 need="methods by their own names.",
                 fix="tabulate it with 'because sweep'.",
             )
-        scale = replace(scale, grid=told, settings=named or scale.settings, only=tuple(named) or scale.only)
+        scale = replace(scale, grid=chosen_grid, settings=named or scale.settings, only=tuple(named) or scale.only)
     for method in methods:
         if method not in METHODS:
             raise BecauseError(

@@ -1,7 +1,7 @@
-"""How good a fitted method is where settings may be chosen: on development scenes, and on the data that were held out.
+"""The quality of a trained method where settings may be chosen: on development scenes and on held-out data.
 
-Development scenes follow the training law (split I). They come from a stream of their own, so that no dataset holds
-them and no evaluation shows them.
+Development scenes follow the training law (split I). They come from a random stream of their own, so no dataset and
+no evaluation contains them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from because_rl.training.method import Agent
 from because_rl.transitions import Transitions
 
 SPLIT = "I"
-MOST_ROWS = 20_000
-"""More tell no more."""
+MAX_ROWS = 20_000
+"""Held-out rows used; the error hardly changes with more."""
 
 
 def scenes(world: str, episodes: int) -> list[int]:
-    """
+    """The seeds of a world's development scenes.
+
     >>> scenes("unlock", 3) == scenes("unlock", 9)[:3]
     True
     """
@@ -32,7 +33,10 @@ def scenes(world: str, episodes: int) -> list[int]:
 
 
 def develop(agent: Agent, world: str, episodes: int, spurious: int = 1, processes: int = 1) -> dict[str, Any]:
-    """Success of each seed; `outcomes` tells which scenes it solved, the same scenes for every method."""
+    """Success of an agent on the development scenes, the same ones for every method.
+
+    Returns the summary of `evaluation.rollout.summarise` and `outcomes`: per seed, '1' or '0' for each scene.
+    """
     seeds = len(agent.seeds)
     agent.begin(episodes, child_seed(0, "dev act", world))
 
@@ -42,13 +46,13 @@ def develop(agent: Agent, world: str, episodes: int, spurious: int = 1, processe
         return action.reshape(seeds * episodes, *action.shape[2:])
 
     outcome = roll(world, SPLIT, scenes(world, episodes), act, repeats=seeds, spurious=spurious, processes=processes)
-    each = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
-    return summarise(outcome) | {"outcomes": each}
+    outcomes = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
+    return summarise(outcome) | {"outcomes": outcomes}
 
 
 def held_out(agent: Agent, data: Transitions) -> dict[str, Any] | None:
-    """How wrong the model is one step ahead, on episodes of the dataset that it was not fitted to; None: no model."""
+    """The model's one-step error on the held-out episodes of its dataset; None where the agent has no model."""
     if not isinstance(agent, PlannerAgent):
         return None
-    rows = np.flatnonzero(data.held_out)[:MOST_ROWS]
+    rows = np.flatnonzero(data.held_out)[:MAX_ROWS]
     return one_step_error(agent, Steps(data.state[rows], data.action[rows], data.next_state[rows]))

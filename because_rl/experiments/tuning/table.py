@@ -1,17 +1,15 @@
-"""What a tuning round found: every trial, the winner of each method and world, and how sure that is."""
+"""The table of a tuning round: every trial, and the winner of each method and world with its significance."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from because_rl.experiments.grid.cells import find
+from because_rl.experiments.formatting import csv_text, markdown_table, method_name, p_value, percent
+from because_rl.experiments.grid.cells import find_cells
 from because_rl.experiments.grid.runner import Job
-from because_rl.experiments.paper.text import called, chance, percent, table
 from because_rl.experiments.tuning.development import SPLIT
 from because_rl.experiments.tuning.trials import SHARED, TRIALS
 from because_rl.experiments.tuning.tune import Round
@@ -24,29 +22,30 @@ COLUMNS = (
 )
 
 
-def write(wanted: Round, jobs: Sequence[Job], folder: Path, any_code: bool = False) -> dict[str, Any]:
-    """``table.json``, ``.csv`` and ``.md`` of the cells that are there; the same cells give the same bytes.
+def write_table(tuning: Round, jobs: Sequence[Job], folder: Path, any_code: bool = False) -> dict[str, Any]:
+    """Write ``table.json``, ``.csv`` and ``.md`` of a round's finished cells; returns the content of the JSON.
 
-    `any_code`: where there is none, one that another version of the source computed.
+    The same cells give the same bytes. `any_code` is that of `find_cells`.
     """
-    cells = find(jobs, folder, any_code)
+    cells = find_cells(jobs, folder, any_code)
     rows = [_row(key, cells[key]) for job in jobs for key in job.cells if key in cells]
-    order = {name: n for n, name in enumerate([*wanted.methods, *wanted.worlds])}
+    order = {name: n for n, name in enumerate([*tuning.methods, *tuning.worlds])}
     rows.sort(key=lambda row: (order[row["method"]], order[row["world"]], row["trial"]))
-    verdicts = [
-        judge([row for row in rows if (row["method"], row["world"]) == (method, world)])
+    winners = [
+        find_winner([row for row in rows if (row["method"], row["world"]) == (method, world)])
         | {"method": method, "world": world}
-        for method in wanted.methods
-        for world in wanted.worlds
+        for method in tuning.methods
+        for world in tuning.worlds
     ]
-    best = {(v["method"], v["world"], v["winner"]) for v in verdicts}
+    best = {(w["method"], w["world"], w["winner"]) for w in winners}
     rows = [row | {"best": (row["method"], row["world"], row["trial"]) in best} for row in rows]
-    told = {"trials_of_each_method": TRIALS, "split": SPLIT, "policy": wanted.policy, "shared": SHARED}
-    told |= {"rows": rows, "winners": verdicts, "missing": len(jobs) - len(rows)}
-    write_json(folder / "table.json", told)
-    write_text(folder / "table.csv", _csv(rows))
-    write_text(folder / "table.md", _markdown(wanted, told))
-    return told
+    table = {"trials_of_each_method": TRIALS, "split": SPLIT, "policy": tuning.policy, "shared": SHARED}
+    table |= {"rows": rows, "winners": winners, "missing": len(jobs) - len(rows)}
+    write_json(folder / "table.json", table)
+    csv_rows = [row | {"settings": format_settings(row["settings"]), "best": int(row["best"])} for row in rows]
+    write_text(folder / "table.csv", csv_text(csv_rows, COLUMNS))
+    write_text(folder / "table.md", _markdown(tuning, table))
+    return table
 
 
 def _row(key: str, cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,31 +63,33 @@ def _row(key: str, cell: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def judge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The winner among the trials of one method on one world: the highest mean, and the preset where it is as high.
+def find_winner(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The winner among the trials of one method on one world: the highest mean success; a tie goes to the preset.
 
-    No winner before all trials are there. `noise` tells whether the winner's lead over the preset could be that of
-    seeds alone: Welch's test (is it better?), with Holm's adjustment for the three changes that might have won.
+    There is no winner before all trials are finished. `noise` says whether the winner's lead over the preset is within
+    the noise of seeds: Welch's test that it is better, with Holm's adjustment for three changes that might have won.
     """
-    by = {row["trial"]: row for row in rows}
-    told: dict[str, Any] = {"trials": len(by), "winner": None, "settings": None, "lead": None, "p": None, "noise": None}
-    if set(by) != set(range(TRIALS)):
-        return told
-    # The first of the best, and the preset comes first; rounded, for means of shares are not exact.
-    winner = max(range(TRIALS), key=lambda trial: (round(by[trial]["success"], 9), -trial))
-    told |= {"winner": winner, "settings": by[winner]["settings"]}
-    told["lead"] = by[winner]["success"] - by[0]["success"]
+    by_trial = {row["trial"]: row for row in rows}
+    result: dict[str, Any] = {"trials": len(by_trial)}
+    result |= dict.fromkeys(("winner", "settings", "lead", "p", "noise"))
+    if set(by_trial) != set(range(TRIALS)):
+        return result
+    # The first of the best; the preset is trial 0. Rounded, because sums of floats are not exact.
+    winner = max(range(TRIALS), key=lambda trial: (round(by_trial[trial]["success"], 9), -trial))
+    result |= {"winner": winner, "settings": by_trial[winner]["settings"]}
+    result["lead"] = by_trial[winner]["success"] - by_trial[0]["success"]
     if winner == 0:
-        return told
-    if len(by[0]["per_seed"]) < 2:
-        return told | {"noise": "unknown"}
-    p = holm([welch(by[trial]["per_seed"], by[0]["per_seed"], "greater").p for trial in range(1, TRIALS)])[winner - 1]
-    return told | {"p": p, "noise": "within" if p > 0.05 else "beyond"}
+        return result
+    rates = [by_trial[trial]["per_seed"] for trial in range(TRIALS)]
+    if len(rates[0]) < 2:
+        return result | {"noise": "unknown"}
+    p = holm([welch(rates[trial], rates[0], "greater").p for trial in range(1, TRIALS)])[winner - 1]
+    return result | {"p": p, "noise": "within" if p > 0.05 else "beyond"}
 
 
-def in_words(settings: Mapping[str, Any] | None) -> str:
+def format_settings(settings: Mapping[str, Any] | None) -> str:
     """
-    >>> in_words({"price": 0.2, "pessimism": None}), in_words({}), in_words(None)
+    >>> format_settings({"price": 0.2, "pessimism": None}), format_settings({}), format_settings(None)
     ('price=0.2 pessimism=null', 'the preset', '-')
     """
     if settings is None:
@@ -96,51 +97,39 @@ def in_words(settings: Mapping[str, Any] | None) -> str:
     return " ".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in settings.items()) or "the preset"
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(COLUMNS)
-    for row in rows:
-        told = {**row, "settings": in_words(row["settings"]), "best": int(row["best"])}
-        lines.writerow(" ".join(map(str, v)) if isinstance(v, list) else v for v in (told[c] for c in COLUMNS))
-    return text.getvalue()
-
-
-def _markdown(wanted: Round, told: Mapping[str, Any]) -> str:
-    rows = {(row["method"], row["world"], row["trial"]): row for row in told["rows"]}
-    lines, takes = [], []
-    for verdict in told["winners"]:
-        where = verdict["method"], verdict["world"]
-        line = {"method": called(where[0]), "world": where[1]}
+def _markdown(tuning: Round, table: Mapping[str, Any]) -> str:
+    rows = {(row["method"], row["world"], row["trial"]): row for row in table["rows"]}
+    lines, changes = [], []
+    for winner in table["winners"]:
+        method, world = winner["method"], winner["world"]
+        line = {"method": method_name(method), "world": world}
         for trial in range(TRIALS):
-            row = rows.get((*where, trial))
-            name = f"change {trial}" if trial else "preset"
-            line[name] = "-" if row is None else _trial(row)
-        lines.append(line | {"the preset would take": in_words(verdict["settings"])})
-        if verdict["winner"]:
+            row = rows.get((method, world, trial))
+            line[f"change {trial}" if trial else "preset"] = "-" if row is None else _trial(row)
+        lines.append(line | {"the preset would take": format_settings(winner["settings"])})
+        if winner["winner"]:
             noise = {"within": "within noise", "beyond": "beyond noise", "unknown": "one seed, so noise is unknown"}
-            lead = f"{100 * verdict['lead']:+.1f} points, {noise[verdict['noise']]}"
-            lead += f" (p = {chance(verdict['p'])})" if verdict["p"] is not None else ""
-            takes.append(f"- `{where[0]}` on {where[1]}: `{in_words(verdict['settings'])}`, {lead}")
-    scenes = f"{wanted.episodes} development scenes of split {SPLIT}"
+            lead = f"{100 * winner['lead']:+.1f} points, {noise[winner['noise']]}"
+            lead += f" (p = {p_value(winner['p'])})" if winner["p"] is not None else ""
+            changes.append(f"- `{method}` on {world}: `{format_settings(winner['settings'])}`, {lead}")
+    shared = ", ".join(f"`{name}` (`{tuned}`)" for name, tuned in SHARED.items())
     parts = [
-        "# Tuning: as many trials for every method",
+        "# Tuning: the same number of trials for every method",
         f"{TRIALS} trials of each method on each world: the preset, and three changes of it, listed in "
         f"`because_rl.experiments.tuning.trials`. Success in % with the half width of its 95% interval over "
-        f"{wanted.seeds} seeds, trained on {wanted.policy} data, on {scenes}, which no dataset and no "
-        "evaluation holds. Best: bold.",
-        table(lines),
-        "## What presets would take",
-        "\n".join(takes) or "Nothing else than they have, by the trials that are complete.",
+        f"{tuning.seeds} seeds, trained on {tuning.policy} data, on {tuning.episodes} development scenes of split "
+        f"{SPLIT}, which no dataset and no evaluation contains. Best: bold.",
+        markdown_table(lines),
+        "## Changes that presets would take",
+        "\n".join(changes) or "None, by the trials that are complete.",
         "A tie goes to the preset. Noise: Welch's test over seeds against the preset, with Holm's adjustment for three "
-        "changes, at .05. Not tuned by themselves, but by the trials of another: "
-        + ", ".join(f"`{name}` (`{of}`)" for name, of in SHARED.items())
-        + ".",
+        f"changes, at .05. Not tuned themselves; they share the trials of another method: {shared}.",
     ]
-    parts += [f"{told['missing']} of {told['missing'] + len(rows)} trials are missing."] if told["missing"] else []
+    total = table["missing"] + len(rows)
+    parts += [f"{table['missing']} of {total} trials are missing."] if table["missing"] else []
     return "\n\n".join(parts) + "\n"
 
 
 def _trial(row: Mapping[str, Any]) -> str:
     rate = percent(mean(row["per_seed"]), row["best"])
-    return rate if not row["settings"] else f"`{in_words(row['settings'])}` {rate}"
+    return rate if not row["settings"] else f"`{format_settings(row['settings'])}` {rate}"

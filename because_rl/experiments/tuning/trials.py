@@ -1,11 +1,12 @@
 """The settings that a tuning round tries: for every method its preset, and three changes of it.
 
-The preset is the one before tuning, so the round stays the same when `algorithms.tuned` has taken what it found.
+The preset is the one before tuning, so the round stays the same after its winners have been written to
+`algorithms.presets.TUNED`.
 
-Every method has as many trials as any other, whoever wrote it. A change is what its authors, its docstring or our own
-doubts (docs/roadmap.md) name as most likely to matter, one at a time, and written here before anything was run.
-Where a world makes a change pointless (Unlock's actions are discrete: it is planned exactly, and proposals, populations
-and spreads do nothing there), that world has another in its place.
+Every method has the same number of trials, whoever wrote it. A change is what its authors, its docstring or our own
+doubts (docs/roadmap.md) name as most likely to matter, one at a time, and it was written here before anything was run.
+Where a world makes a change pointless, that world has another in its place: Unlock's actions are discrete, so it is
+planned exactly, and proposals, populations and spreads have no effect there.
 """
 
 from __future__ import annotations
@@ -19,73 +20,74 @@ from because_rl.envs.tasks import check_world
 from because_rl.errors import BecauseError
 
 TRIALS = 4
-"""of each method on each world, the preset among them"""
+"""Trials of each method on each world, including the preset."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """So many times what the preset has, which is not the same in every world."""
+    """A multiple of the preset's value, which differs between worlds."""
 
     factor: float
 
 
-class By(dict):
-    """World -> settings; 'other': of the worlds that are not named."""
+class ByWorld(dict):
+    """World -> settings; 'other' holds those of the worlds that are not named."""
 
 
-OTHERWISE_DRAWN = By(unlock={"greedy": False}, other={"greedy": True})
-"""The rule (draw continuous actions, take the likeliest discrete one) was once chosen on evaluation scenes."""
+OPPOSITE_SAMPLING = ByWorld(unlock={"greedy": False}, other={"greedy": True})
+"""The preset (sample continuous actions, take the likeliest discrete one) was once chosen on evaluation scenes."""
 
 CHANGES: dict[str, tuple[Mapping[str, Any], ...]] = {
-    # What uncertainty costs, and how many futures are imagined.
+    # The price of uncertainty, and the number of imagined futures.
     "because": (
         {"price": 0.02},
         {"price": 0.2},
-        By(unlock={"world_steps": Times(2)}, other={"planner.population": Times(2)}),
+        ByWorld(unlock={"world_steps": Times(2)}, other={"planner.population": Times(2)}),
     ),
-    # The original's own penalty; of discrete factors it is the other one, so Unlock has BECAUSE's rate instead.
+    # The original's own penalty. With discrete factors both penalties are the same, so Unlock has BECAUSE's rate.
     "mopo": (
         {"price": 0.02},
         {"price": 0.2},
-        By(unlock={"rate": Times(2)}, other={"penalty": "max_sigma"}),
+        ByWorld(unlock={"rate": Times(2)}, other={"penalty": "max_sigma"}),
     ),
-    # Earlier trials ended at the least alpha. The table's tau lets slow copies of Crash go 63% of the way, at most.
+    # Earlier trials chose the smallest alpha. With the table's tau, the target networks of Crash cover at most 63% of
+    # the way to the trained ones.
     "td3bc": (
         {"alpha": Times(0.3)},
         {"alpha": Times(3)},
-        By(lift={"steps": Times(2)}, other={"tau": Times(10)}),
+        ByWorld(lift={"steps": Times(2)}, other={"tau": Times(10)}),
     ),
-    # The table's rate of 1e-4 on Lift and Crash goes with 100,000 steps.
+    # The table's rate of 1e-4 on Lift and Crash is meant for 100,000 steps.
     "ccil": (
-        OTHERWISE_DRAWN,
+        OPPOSITE_SAMPLING,
         {"weight": Times(10)},
-        By(unlock={"hidden": Times(4)}, other={"rate": Times(10)}),
+        ByWorld(unlock={"hidden": Times(4)}, other={"rate": Times(10)}),
     ),
-    # More invariance; less of a hand on the policy.
-    "icil": (OTHERWISE_DRAWN, {"fooling": 1.0}, {"energy": 0.1}),
+    # More invariance; less weight of the energy on the policy.
+    "icil": (OPPOSITE_SAMPLING, {"fooling": 1.0}, {"energy": 0.1}),
     # Lift's network is the widest already.
     "gnn": (
-        By(unlock={"layers": 2}, other={"layers": 1}),
-        By(lift={"hidden": Times(0.5)}, other={"hidden": Times(2)}),
+        ByWorld(unlock={"layers": 2}, other={"layers": 1}),
+        ByWorld(lift={"hidden": Times(0.5)}, other={"hidden": Times(2)}),
         {"rate": Times(0.3)},
     ),
-    # What makes an edge was never tuned; the rival with a learned mask is all that the paper's table has on CDL.
+    # The threshold of an edge was never tuned; the variant with a learned mask is the only one in the paper's table.
     "cdl": ({"threshold": Times(0.25)}, {"threshold": Times(4)}, {"variant": "regularised"}),
     "mnm": ({"joint": Times(0.1)}, {"price": 0.02}, {"price": 0.2}),
-    # The table's weight of the penalty is next to none on our scale, so all three set it by the price, as others do.
+    # The table's weight of the penalty is negligible on our scale, so all three set it by the price, as others do.
     "delphic": ({"pessimism": None}, {"pessimism": None, "price": 0.2}, {"pessimism": None, "epistemic": 0.1}),
-    # The original's weight of KL is 1; the ease decides what is pushed out of sight.
+    # The original's weight of KL is 1; `ease` decides what is left to the chain that the agent does not use.
     "denoised-mdp": ({"kl": 1.0}, {"kl": 0.01}, {"ease": 0.75}),
-    # At .1 mutual information hardly matters; the reward keeps in sight what is cheaper elsewhere.
+    # At .1 mutual information hardly matters; the reward's weight keeps in ar and r what would be cheaper elsewhere.
     "ifactor": ({"kl": 0.01}, {"rewarded": 1.0, "moved": 1.0}, {"reward": Times(3)}),
 }
 SHARED = {name: "because" for name in ("because-paper", "optimism", "linear", "full")}
-"""Not tuned by themselves. An ablation is BECAUSE less one thing, and would not be if it were tuned apart;
-because-paper is what the paper says."""
+"""Methods without trials of their own -> the method whose trials they share. An ablation is BECAUSE less one thing, and
+would not be if it were tuned separately; because-paper has the paper's settings."""
 
 
 def trials(method: str, world: str, given: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The settings of each trial on a world's data, for `make_method`; the first is the preset, {}.
+    """The settings of each trial of a method on a world, as `make_method` takes them; the first is the preset, {}.
 
     `given` are settings that all trials have.
 
@@ -94,20 +96,20 @@ def trials(method: str, world: str, given: Mapping[str, Any] | None = None) -> l
     """
     from because_rl.algorithms.registry import METHODS, make_method
 
-    tried = CHANGES.get(SHARED.get(method, method))
-    if method not in METHODS or tried is None:
+    changes = CHANGES.get(SHARED.get(method, method))
+    if method not in METHODS or changes is None:
         raise BecauseError(
             f"There are no trials for the method {method!r}.",
             need=f"one of {', '.join(CHANGES)}.",
-            fix="correct the name, or write its trials in experiments/trials.py.",
+            fix="correct the name, or write its trials in experiments/tuning/trials.py.",
         )
     preset = make_method(method, given, check_world(world), tuned=False).config
-    wanted = [change.get(world, change.get("other", {})) if isinstance(change, By) else change for change in tried]
-    return [{}] + [{name: _value(preset, name, value) for name, value in change.items()} for change in wanted]
+    of_world = [c.get(world, c.get("other", {})) if isinstance(c, ByWorld) else c for c in changes]
+    return [{}] + [{name: _value(preset, name, value) for name, value in change.items()} for change in of_world]
 
 
 def _value(preset: Any, name: str, value: Any) -> Any:
     if not isinstance(value, Times):
         return value
-    now = reduce(getattr, name.split("."), preset)
-    return type(now)(float(f"{now * value.factor:.6g}"))  # .3, and not what floats make of it
+    old = reduce(getattr, name.split("."), preset)
+    return type(old)(float(f"{old * value.factor:.6g}"))  # rounded: 0.3, not 0.30000000000000004

@@ -1,10 +1,10 @@
-"""A tuning round: as many trials for every method, each judged on development scenes of the training law.
+"""A tuning round: the same number of trials for every method, each judged on development scenes of the training law.
 
-    1  `jobs`: one training for each method, world and trial (`trials`), by a few seeds, on one dataset of the world
+    1  `jobs`: one training for each method, world and trial (`trials`), with a few seeds, on one dataset of the world
     2  `Develop`: train it, then its success on development scenes and its error on held-out episodes (`development`)
-    3  `tuning_table.write`: all trials side by side, and which of them a preset would take
+    3  `table.write_table`: all trials side by side, and which of them a preset would take
 
-Neither split O nor an evaluation's scenes are looked at, and no preset is changed: that is for people to decide.
+Split O and the scenes of evaluations are not used, and no preset is changed: that is for people to decide.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ from typing import Any
 from because_rl.envs.tasks import check_world
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.grid import Grid
-from because_rl.experiments.grid.grid import jobs as jobs_of
+from because_rl.experiments.grid.grid import jobs as grid_jobs
 from because_rl.experiments.grid.runner import Job
+from because_rl.experiments.paper.experiment import add_measure, measures_only
 from because_rl.experiments.paper.measure import Measure
 from because_rl.experiments.paper.scale import TINY as TINY_SCALE
-from because_rl.experiments.paper.study import also
 from because_rl.experiments.tuning.development import SPLIT, develop, held_out
 from because_rl.experiments.tuning.trials import CHANGES, SHARED, TRIALS, trials
 from because_rl.provenance import provenance
-from because_rl.runs.compilation import use_compilation_cache
 
 MEASURE = "development"
 
 
 @dataclass(frozen=True)
 class Round:
+    """The methods and worlds to tune, and the size of each trial."""
+
     methods: tuple[str, ...] = tuple(CHANGES)
     worlds: tuple[str, ...] = ("lift", "crash", "unlock")
     policy: str = "medium"
-    """whose data are trained on"""
+    """behaviour policy of the training data"""
     seeds: int = 3
     episodes: int = 100
     """development scenes, per seed"""
     ratio: float = 1.0
-    """share of the paper's number of logged episodes"""
+    """number of logged episodes, as a share of the paper's"""
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """by method: settings that all its trials have"""
+    """method -> settings that all its trials have"""
 
     def __post_init__(self) -> None:
         for method in self.methods:
@@ -66,55 +67,56 @@ TINY = Round(
 )
 
 
-# What is run -------------------------------------------------------------------------------------------
+# Jobs --------------------------------------------------------------------------------------------------
 
 
-def jobs(wanted: Round) -> list[Job]:
-    """All presets first: by the time a method's next trial comes, the mask and whatever else they share is there."""
-    found: dict[str, Job] = {}
+def jobs(tuning: Round) -> list[Job]:
+    """One job for each trial of a round, all presets first.
+
+    So when a method's next trial begins, the mask and whatever else its trials share is already there.
+    """
+    by_key: dict[str, Job] = {}
     for trial in range(TRIALS):
-        for method in wanted.methods:
-            for world in wanted.worlds:
-                job = _job(wanted, method, check_world(world), trial)
-                if job.key in found:
+        for method in tuning.methods:
+            for world in tuning.worlds:
+                job = _job(tuning, method, check_world(world), trial)
+                if job.key in by_key:
                     raise BecauseError(
                         f"Trial {trial} of {method} on {world} is there twice.",
                         need="different trials, methods and worlds.",
                         fix="remove one of the two.",
                     )
-                found[job.key] = job
-    if not found:
+                by_key[job.key] = job
+    if not by_key:
         raise BecauseError("There is nothing to tune.", need="a method and a world.", fix="name at least one of each.")
-    return list(found.values())
+    return list(by_key.values())
 
 
-def _job(wanted: Round, method: str, world: str, trial: int) -> Job:
-    """A training as any sweep has it, of which only success on development scenes is asked."""
+def _job(tuning: Round, method: str, world: str, trial: int) -> Job:
+    """A training as in any sweep, with one cell: its quality on the development scenes."""
     from because_rl.algorithms.registry import make_method
 
-    given = wanted.given.get(method, {})
+    given = tuning.given.get(method, {})
     settings = trials(method, world, given)[trial]
     preset = asdict(make_method(method, given, world, tuned=False).config)
     grid = Grid(
         methods={method: preset | settings},
         worlds=(world,),
-        policies=(wanted.policy,),
+        policies=(tuning.policy,),
         splits=(SPLIT,),
         subcases=False,
-        seeds=wanted.seeds,
-        episodes=wanted.episodes,
-        ratios=(wanted.ratio,),
+        seeds=tuning.seeds,
+        episodes=tuning.episodes,
+        ratios=(tuning.ratio,),
     )
-    (job,) = also(jobs_of(grid), MEASURE, (develop.__module__,), split=SPLIT, scenes=wanted.episodes)
-    # Where a trial stands in the list is no part of its address.
-    cells = {
-        key: {**told, "trial": trial, "settings": settings} for key, told in job.cells.items() if "measure" in told
-    }
-    return Job(job.key, cells)
+    measured = add_measure(grid_jobs(grid), MEASURE, (develop.__module__,), split=SPLIT, scenes=tuning.episodes)
+    (job,) = measures_only(measured)
+    # The number of a trial is no part of its address.
+    return Job(job.key, {key: {**head, "trial": trial, "settings": settings} for key, head in job.cells.items()})
 
 
 class Develop(Measure):
-    """The function of a cell."""
+    """Computes the cells of a tuning round."""
 
     def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         import jax
@@ -122,22 +124,20 @@ class Develop(Measure):
         from because_rl.runs.folder import METRICS
         from because_rl.runs.train import load_agent, load_for_training
 
-        training, run = self.training, self.training._run(job)
-        if training.compile_cache is not None:
-            use_compilation_cache(training.compile_cache)
-        jax.clear_caches()  # the programs of the last job are of no use to this one
+        training, run = self.training, self.training.run_folder(job)
+        training.start_programs()
         begin = time.monotonic()
-        self._train(job)
+        self.train(job)
         trained = time.monotonic()
         agent = load_agent(run, training.root)
         for key in missing:
             cell = job.cells[key]
             world = cell["recipe"]["world"]
-            found = develop(agent, world, cell["scenes"], cell["spurious"], training.processes)
-            found["held_out"] = held_out(agent, load_for_training(cell["dataset"], training.root))
+            result = develop(agent, world, cell["scenes"], cell["spurious"], training.processes)
+            result["held_out"] = held_out(agent, load_for_training(cell["dataset"], training.root))
             lines = map(json.loads, (run / METRICS).read_text().splitlines())
-            found["stages"] = {line["stage"]: line for line in lines}  # the last of each
-            spent = {"training": round(trained - begin, 2), "evaluation": round(time.monotonic() - trained, 2)}
-            yield key, found | {"seconds": spent, "provenance": provenance(device=jax.devices()[0].device_kind)}
+            result["stages"] = {line["stage"]: line for line in lines}  # the last line of each
+            seconds = {"training": round(trained - begin, 2), "evaluation": round(time.monotonic() - trained, 2)}
+            yield key, result | {"seconds": seconds, "provenance": provenance(device=jax.devices()[0].device_kind)}
         if not training.keep_runs:
             shutil.rmtree(run)

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from because_rl.datasets.load import load
-from because_rl.datasets.own_dataset import adopt, fit_spec, no_policy, write_dataset
-from because_rl.datasets.own_log import read_log
+from because_rl.datasets.user_dataset import add_action_codes, no_policy_reason, prepare_log, write_dataset
+from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from tests.support import arrays, write
 
 X_ON = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
-GOAL = (GoalFactor("far", 0, 1, "continuous", "", False, "x", "at_least"),)
+GOAL = (GoalFactor("far", 0, 1, "continuous", factor="x", relation="at_least"),)
 
 
 def test_adopted_log_is_a_minari_dataset_and_reads_back(tmp_path):
-    log = adopt(read_log(write(tmp_path / "a.hdf5", arrays())), X_ON)
+    log = prepare_log(read_log(write(tmp_path / "a.hdf5", arrays())), X_ON)
     write_dataset(log, tmp_path / "home/datasets/own/log-v0")
     data = load("own/log-v0", tmp_path / "home")
     np.testing.assert_allclose(data.state, arrays()["observations"], rtol=1e-6)
@@ -31,22 +31,22 @@ def test_factors_must_cover_the_columns(tmp_path):
     log = read_log(write(tmp_path / "a.hdf5", arrays()))
     three = FactorSpec(pack(("x", 3, "continuous")), X_ON.action)
     with pytest.raises(BecauseError, match="3 state columns but the data have 2"):
-        adopt(log, three)
+        prepare_log(log, three)
 
 
 def test_a_goal_must_be_in_the_log_or_be_given(tmp_path):
     log = read_log(write(tmp_path / "a.hdf5", arrays()))
     spec = FactorSpec(X_ON.state, X_ON.action, GOAL)
     with pytest.raises(BecauseError, match="--goal VALUE"):
-        adopt(log, spec)
+        prepare_log(log, spec)
     with pytest.raises(BecauseError, match="2 goal values"):
-        adopt(log, spec, [1.0, 2.0])
-    assert (adopt(log, spec, [0.5]).joined("goals") == 0.5).all()
+        prepare_log(log, spec, [1.0, 2.0])
+    assert (prepare_log(log, spec, [0.5]).joined("goals") == 0.5).all()
 
 
 def test_episode_terminates_at_its_goal_whatever_its_flag_says(tmp_path):
     rows = arrays() | {"terminations": np.ones(72)}  # in this log it only means 'over'
-    log = adopt(read_log(write(tmp_path / "a.hdf5", rows)), FactorSpec(X_ON.state, X_ON.action, GOAL), [0.2])
+    log = prepare_log(read_log(write(tmp_path / "a.hdf5", rows)), FactorSpec(X_ON.state, X_ON.action, GOAL), [0.2])
     reached = rows["next_observations"][5::6, 0] >= np.float32(0.2)
     assert 0 < reached.sum() < 12
     assert [bool(e["terminations"][-1]) for e in log.episodes] == reached.tolist()
@@ -55,24 +55,24 @@ def test_episode_terminates_at_its_goal_whatever_its_flag_says(tmp_path):
 
 def test_no_policy_gives_the_reason():
     real, cells = pack(("x", 1, "continuous")), pack(("x", 3, "categorical"))
-    wanted = (GoalFactor("far", 0, 3, "categorical", "", False, "x"),)
+    wanted = (GoalFactor("far", 0, 3, "categorical", factor="x"),)
     push, pick = pack(("push", 1, "continuous")), pack(("pick", 2, "categorical"))
     codes = ((1.0, 0.0), (0.0, 1.0))
-    assert no_policy(FactorSpec(real, push, GOAL)) == ""
-    assert "no goal" in no_policy(FactorSpec(real, push))
-    assert "'x' is continuous" in no_policy(FactorSpec(real, pick, GOAL, codes))
-    assert "'pick' is categorical" in no_policy(FactorSpec(real, pick, GOAL))
-    assert no_policy(FactorSpec(cells, pick, wanted, codes)) == ""
+    assert no_policy_reason(FactorSpec(real, push, GOAL)) == ""
+    assert "no goal" in no_policy_reason(FactorSpec(real, push))
+    assert "'x' is continuous" in no_policy_reason(FactorSpec(real, pick, GOAL, codes))
+    assert "'pick' is categorical" in no_policy_reason(FactorSpec(real, pick, GOAL))
+    assert no_policy_reason(FactorSpec(cells, pick, wanted, codes)) == ""
 
 
 def test_numbered_actions_are_one_hot_or_a_column(tmp_path):
     rows = arrays() | {"actions": np.arange(72) % 3}
     log = read_log(write(tmp_path / "a.hdf5", rows))
-    three = fit_spec(log, FactorSpec(X_ON.state, pack(("push", 3, "categorical"))))
+    three = add_action_codes(log, FactorSpec(X_ON.state, pack(("push", 3, "categorical"))))
     assert three.codes == ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-    write_dataset(adopt(log, three), tmp_path / "three")
+    write_dataset(prepare_log(log, three), tmp_path / "three")
     np.testing.assert_array_equal(load(tmp_path / "three").action.argmax(1), rows["actions"])
-    one = fit_spec(log, X_ON)
+    one = add_action_codes(log, X_ON)
     assert one.codes is None
-    write_dataset(adopt(log, one), tmp_path / "one")
+    write_dataset(prepare_log(log, one), tmp_path / "one")
     np.testing.assert_array_equal(load(tmp_path / "one").action[:, 0], rows["actions"])

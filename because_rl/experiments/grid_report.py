@@ -1,8 +1,8 @@
-"""The report of a whole grid: from the folder of a sweep to one page that needs nothing else.
+"""The report of a whole grid: one self-contained page from the folder of a sweep.
 
-Beside ``cells/`` and ``table.json``, which `because sweep` writes, the page shows what else lies in the folder:
+Beside ``cells/`` and ``table.json``, which `because sweep` writes, the page shows what else is in the folder:
 ``oracle.json``, ``datasets.json`` (or ``worlds/datasets.json``), ``graphs/``, ``runs/``, ``pictures/``, and cells
-of energy maps. What is missing is said on the page, with the command that makes it.
+of energy maps. The page lists what is missing, each with the command that makes it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ import numpy as np
 
 from because_rl.envs.tasks import WORLDS
 from because_rl.evaluation.rollout import layouts
+from because_rl.evaluation.scenes import Scenes
 from because_rl.experiments.grid.compare import TABLE
-from because_rl.experiments.grid.results import comparisons, read_results
-from because_rl.experiments.paper.energy_maps import MEASURE, maps_of
-from because_rl.experiments.paper.numbers import reported
+from because_rl.experiments.grid.results import comparisons, read_grid_results
+from because_rl.experiments.paper.energy_maps import MEASURE, mean_maps
+from because_rl.experiments.paper.numbers import paper_success
 from because_rl.io import read_json
 from because_rl.report.grid_data import Curves, Failure, Film, Grid, Maps, Rate, Result
 from because_rl.report.grid_page import write_grid_page
-from because_rl.report.scenes import Scenes
 from because_rl.runs.folder import METRICS, RUN
 
 FAILURES = 3
-"""Scenes in the gallery of a task."""
+"""Number of failed scenes shown for each task."""
 SECONDS = 15.0
-"""To spend on new pictures, unless told otherwise."""
+"""Default time to spend on new pictures."""
 
 Report = Callable[[int, int], None]
+"""Called with the steps done and their total."""
+Missing = list[tuple[str, str]]
+"""What is missing on the page, and the command that makes it."""
 
 
 def is_grid(folder: Path) -> bool:
@@ -48,11 +51,19 @@ def report_grid(
     seconds: float = SECONDS,
     report: Report = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Write the page; returns where it is, its size, the seconds it took and what is missing on it."""
+    """Write the page of a sweep's folder into the folder `output`.
+
+    Args:
+        oracle: results of `because oracle`; by default ``oracle.json`` in the folder.
+        seconds: time to spend on new pictures.
+
+    Returns:
+        The page's path, size, methods, tasks and number of cells, the seconds it took, and what is missing on it.
+    """
     begin = time.monotonic()
-    results, unused = read_results(folder)
+    results, unused = read_grid_results(folder)
     grid = Grid(folder.resolve().name, results)
-    missing: list[tuple[str, str]] = []
+    missing: Missing = []
     if unused:
         what = f"{unused} cells of other settings or source code than those of {TABLE}"
         missing.append((what, f"because sweep SPEC -o {grid.name}"))
@@ -62,7 +73,7 @@ def report_grid(
     report(0, steps)
     grid = replace(grid, comparisons=comparisons(grid, lambda: report(next(done), steps)))
     grid = replace(grid, **_pictures(grid, folder / "pictures", seconds, missing, lambda: report(next(done), steps)))
-    told = replace(
+    grid = replace(
         grid,
         paper=_paper(results),
         oracle=_oracle(oracle or folder / "oracle.json", missing),
@@ -72,7 +83,7 @@ def report_grid(
         maps=_maps(folder, missing),
         missing=missing,
     )
-    page = write_grid_page(output, told)
+    page = write_grid_page(output, grid)
     return {
         "page": str(page),
         "megabytes": round(page.stat().st_size / 1e6, 2),
@@ -84,12 +95,12 @@ def report_grid(
     }
 
 
-# What lies beside them ---------------------------------------------------------------------------------
+# Other files -----------------------------------------------------------------------------------------
 
 
-def _oracle(file: Path, missing: list[tuple[str, str]]) -> dict[tuple[str, str], Rate]:
+def _oracle(file: Path, missing: Missing) -> dict[tuple[str, str], Rate]:
     if not file.exists():
-        missing.append(("the oracle planner, a ceiling for all methods", f"because oracle -o {_near(file)}"))
+        missing.append(("the oracle planner, a ceiling for all methods", f"because oracle -o {_name(file)}"))
         return {}
     return {
         (row["world"], row["split"]): Rate(row["success"], row["low95"], row["high95"])
@@ -97,70 +108,70 @@ def _oracle(file: Path, missing: list[tuple[str, str]]) -> dict[tuple[str, str],
     }
 
 
-def _behaviour(folder: Path, missing: list[tuple[str, str]]) -> dict[str, Rate]:
+def _behaviour(folder: Path, missing: Missing) -> dict[str, Rate]:
     for file in (folder / "datasets.json", folder / "worlds" / "datasets.json"):
         if file.exists():
             rows = [row for row in read_json(file)["rows"] if row.get("success_ci95")]
             return {row["dataset"]: Rate(row["success_rate"], *row["success_ci95"]) for row in rows}
     missing.append(
-        ("success of the policies that logged the data", f"because datasets -o {_near(folder)}/datasets.json")
+        ("success of the policies that logged the data", f"because datasets -o {_name(folder)}/datasets.json")
     )
     return {}
 
 
 def _paper(results: Sequence[Result]) -> dict[tuple[str, str], Rate]:
-    """(method, task) -> what the paper's tables say; `because-paper` is the paper's BECAUSE too."""
-    found = {}
+    """(method, task) -> success in the paper's tables; `because-paper` is the paper's BECAUSE too."""
+    rates = {}
     for r in results:
         method = "because" if r.method == "because-paper" else r.method
-        told = reported("overall", method, r.task) or reported("ablation", method, r.task)
-        if told is not None:
-            mean, half = told.mean / 100, (told.half or 0.0) / 100
-            found[r.method, r.task] = Rate(mean, max(mean - half, 0.0), min(mean + half, 1.0))
-    return found
+        number = paper_success("overall", method, r.task) or paper_success("ablation", method, r.task)
+        if number is not None:
+            mean, half = number.mean / 100, (number.half or 0.0) / 100
+            rates[r.method, r.task] = Rate(mean, max(mean - half, 0.0), min(mean + half, 1.0))
+    return rates
 
 
-def _graphs(folder: Path, grid: Grid, missing: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    found = {}
+def _graphs(folder: Path, grid: Grid, missing: Missing) -> list[dict[str, Any]]:
+    graphs = {}
     for file in sorted([*(folder / "graphs").glob("*.json"), *(folder / "graphs").glob("*/graph.json")]):
         graph = read_json(file)
         if isinstance(graph, dict) and {"dataset", "inputs", "targets", "edges"} <= set(graph):
-            found[graph["dataset"]] = graph
+            graphs[graph["dataset"]] = graph
     for dataset in grid.datasets:
-        if dataset not in found:
+        if dataset not in graphs:
             name = dataset.removeprefix("because/").removesuffix("-v0")
-            command = f"because discover {name} --batches 10 -o {_near(folder)}/graphs/{name}"
+            command = f"because discover {name} --batches 10 -o {_name(folder)}/graphs/{name}"
             missing.append((f"the causal graph of {name}", command))
-    return [found[dataset] for dataset in sorted(found)]
+    return [graphs[dataset] for dataset in sorted(graphs)]
 
 
-def _curves(folder: Path, missing: list[tuple[str, str]], most: int = 200) -> list[Curves]:
-    """At most `most` points of each line."""
-    found = []
+def _curves(folder: Path, missing: Missing, max_points: int = 200) -> list[Curves]:
+    """The learning curves of the kept runs, with at most `max_points` points each."""
+    curves = []
     for file in sorted((folder / "runs").glob(f"*/{METRICS}")):
         run = read_json(file.parent / RUN)
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         stages = {}
         for stage in dict.fromkeys(line["stage"] for line in lines):
             rows = [line for line in lines if line["stage"] == stage and "loss" in line]
-            rows = [rows[n] for n in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int))]
+            rows = [rows[n] for n in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), max_points)).astype(int))]
             stages[stage] = [row["step"] for row in rows], [np.atleast_1d(row["loss"]).tolist() for row in rows]
-        found.append(Curves(run["method"], run["dataset"], stages))
-    if not found:
-        near = _near(folder)
-        missing.append(("learning curves", f"because sweep SPEC -o {near} --work {near}/runs --keep-runs"))
-    return found
+        curves.append(Curves(run["method"], run["dataset"], stages))
+    if not curves:
+        name = _name(folder)
+        missing.append(("learning curves", f"because sweep SPEC -o {name} --work {name}/runs --keep-runs"))
+    return curves
 
 
-def _maps(folder: Path, missing: list[tuple[str, str]]) -> list[Maps]:
-    found = maps_of(read_json(file) for file in sorted((folder / "cells").glob(f"*-{MEASURE}-*.json")))
-    if not found:
-        missing.append(("energy maps", f"because paper fig-energy --results {_near(folder)}"))
-    return found
+def _maps(folder: Path, missing: Missing) -> list[Maps]:
+    maps = mean_maps(read_json(file) for file in sorted((folder / "cells").glob(f"*-{MEASURE}-*.json")))
+    if not maps:
+        missing.append(("energy maps", f"because paper fig-energy --results {_name(folder)}"))
+    return maps
 
 
-def _near(path: Path) -> str:
-    """As a command names it, from the folder that the results lie in."""
+def _name(path: Path) -> str:
+    """A path as a command names it that runs beside the results folder."""
     return path.name if path.suffix != ".json" else f"{path.parent.name}/{path.name}"
 
 
@@ -168,9 +179,9 @@ def _near(path: Path) -> str:
 
 
 def _pictures(
-    grid: Grid, folder: Path, seconds: float, missing: list[tuple[str, str]], advance: Callable[[], None]
+    grid: Grid, folder: Path, seconds: float, missing: Missing, advance: Callable[[], None]
 ) -> dict[str, Any]:
-    """Films of each task and the scenes that the focus failed most; what helps most people comes first."""
+    """Films of each task, and the scenes that the method in focus failed most; drawn in the order of their use."""
     scenes = Scenes(folder, seconds)
     films: dict[tuple[str, str, str, int], Film] = {}
     failures: dict[str, list[Failure]] = {}
@@ -180,9 +191,9 @@ def _pictures(
             world, split, behaviour, spurious = key
             picture = scenes.film(world, split, behaviour, layouts(world, split, 1)[0], spurious)
             if picture is not None:
-                where = "under the law of the data" if split == "I" else "with that law broken"
+                law = "under the law of the data" if split == "I" else "with that law broken"
                 end = "reaches the goal" if picture.reached else "does not reach the goal"
-                films[key] = Film(f"The {behaviour} policy, {where}: {end}.", picture)
+                films[key] = Film(f"The {behaviour} policy, {law}: {end}.", picture)
             advance()
         for task in grid.tasks:
             result = grid.result(grid.focus, task)
@@ -199,7 +210,7 @@ def _pictures(
 
 
 def _films_of(grid: Grid, task: str) -> list[tuple[str, str, str, int]]:
-    """(world, split, behaviour, spurious): what was logged, and what the expert does in the split to be solved."""
+    """(world, split, behaviour, spurious) of two films: the policy that logged the data, and the expert in the task."""
     r = grid.one(task)
     return [(r.world, "I", r.policy, r.spurious), (r.world, r.split, "expert", r.spurious)]
 
@@ -207,12 +218,12 @@ def _films_of(grid: Grid, task: str) -> list[tuple[str, str, str, int]]:
 def _failures(result: Result, scenes: Scenes) -> list[Failure]:
     """The scenes that fewest seeds solved."""
     solved = result.solved
-    places = layouts(result.world, result.split, max(len(solved), 1))
+    scene_seeds = layouts(result.world, result.split, max(len(solved), 1))
     worst = [k for k in np.argsort(solved, kind="stable")[:FAILURES].tolist() if solved[k] < 1]
-    found = []
+    failures = []
     for k in worst:
-        picture = scenes.start(result.world, result.split, places[k], result.spurious)
+        picture = scenes.start(result.world, result.split, scene_seeds[k], result.spurious)
         if picture is not None:
-            seeds = len(result.outcomes)
-            found.append(Failure(k, round(solved[k] * seeds), seeds, picture))
-    return found
+            runs = len(result.outcomes)
+            failures.append(Failure(k, round(solved[k] * runs), runs, picture))
+    return failures

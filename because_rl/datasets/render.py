@@ -1,4 +1,4 @@
-"""A film strip: one episode of a behaviour on the real simulator, a few frames side by side."""
+"""Pictures of one episode of a behaviour policy on the real simulator, tiled into one image."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from because_rl.envs.tasks import Task, world_class
 from because_rl.io import write_bytes
 
 
-def film(task: Task, seed: int = 0, spurious: int = 1, behaviour: str = "expert") -> tuple[list[np.ndarray], bool]:
-    """Every frame of the episode of this seed, and whether it reached the goal."""
+def render_episode(
+    task: Task, seed: int = 0, spurious: int = 1, behaviour: str = "expert"
+) -> tuple[list[np.ndarray], bool]:
+    """All frames, (height, width, 3) uint8 each, of the episode of this seed, and whether it reached its goal."""
     batch = SimulatorBatch(world_class(task.world), task.split, spurious, render=True)
     policy = Recipe.parse(f"{task.world}-{behaviour}").make_behaviour()
     observation = batch.reset([seed])
@@ -29,8 +31,11 @@ def film(task: Task, seed: int = 0, spurious: int = 1, behaviour: str = "expert"
     return frames, success
 
 
-def strip(frames: list[np.ndarray], count: int = 6, columns: int = 3, gap: int = 8) -> np.ndarray:
-    """`count` frames, first and last among them, laid out in rows of `columns` on white."""
+def tile_frames(frames: list[np.ndarray], count: int = 6, columns: int = 3, gap: int = 8) -> np.ndarray:
+    """One image of `count` evenly spaced frames, first and last included, in rows of `columns` on white.
+
+    `gap`: pixels between frames. Returns (height, width, 3) uint8.
+    """
     picked = [frames[i] for i in np.unique(np.linspace(0, len(frames) - 1, count).round().astype(int))]
     height, width, _ = picked[0].shape
     rows = -(-len(picked) // columns)
@@ -42,6 +47,7 @@ def strip(frames: list[np.ndarray], count: int = 6, columns: int = 3, gap: int =
 
 
 def save_png(picture: np.ndarray, path: Path) -> None:
+    """Write an image (height, width, 3) uint8."""
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, "PNG", optimize=True)
     write_bytes(path, buffer.getvalue())

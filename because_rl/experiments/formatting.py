@@ -1,13 +1,15 @@
-"""Numbers and tables as Markdown."""
+"""Names of methods, numbers and tables as Markdown and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from because_rl.statistics import Estimate
 
-NAMES = {
+METHOD_NAMES = {
     "icil": "ICIL",
     "ccil": "CCIL",
     "td3bc": "TD3+BC",
@@ -24,16 +26,34 @@ NAMES = {
     "linear": "Linear",
     "full": "Full",
 }
-"""Of methods, as the paper writes them, in the order of its tables."""
+"""Display names of the methods, as the paper writes them, in the order of its tables."""
 
 
-def called(method: str) -> str:
-    return NAMES.get(method, method)
+def method_name(method: str) -> str:
+    """The display name of a method; its own name where the paper has none."""
+    return METHOD_NAMES.get(method, method)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Rows as CSV; by default with every key that a row has as a column. The values of a list are separated by blanks.
+
+    >>> csv_text([{"method": "mopo", "per_seed": [0.5, 1.0]}])
+    'method,per_seed\\nmopo,0.5 1.0\\n'
     """
-    >>> print(table([{"task": "unlock-O-medium", "success": 1}]))
+    columns = list(dict.fromkeys(name for row in rows for name in row)) if columns is None else columns
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns)
+    for row in rows:
+        values = [row.get(name, "") for name in columns]
+        lines.writerow(" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
+    return text.getvalue()
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a Markdown table with the columns of the first row.
+
+    >>> print(markdown_table([{"task": "unlock-O-medium", "success": 1}]))
     | task | success |
     |:---|---:|
     | unlock-O-medium | 1 |
@@ -51,7 +71,8 @@ def _cell(value: Any) -> str:
 
 
 def percent(success: Estimate | None, bold: bool = False) -> str:
-    """
+    """A success rate in percent, with half the width of its 95% interval.
+
     >>> percent(Estimate(0.5, 0.45, 0.55)), percent(None)
     ('50.0 ± 5.0', '-')
     """
@@ -61,10 +82,9 @@ def percent(success: Estimate | None, bold: bool = False) -> str:
     return f"**{text}**" if bold else text
 
 
-def chance(p: float | None) -> str:
-    """A p-value.
-
-    >>> chance(0.034), chance(0.00012), chance(1e-30), chance(None)
+def p_value(p: float | None) -> str:
+    """
+    >>> p_value(0.034), p_value(0.00012), p_value(1e-30), p_value(None)
     ('.034', '.00012', '<1e-9', '-')
     """
     if p is None:

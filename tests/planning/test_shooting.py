@@ -1,6 +1,7 @@
-"""Planners on small worlds whose answers are known: a corridor for exact values, a point mass for shooting."""
+"""Shooting with a point mass whose best plans are known, the goal, and the agent that plans for many worlds."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -8,133 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.planning import agent as planner_agent
-from because_rl.planning import value_iteration
 from because_rl.planning.agent import LearnedModel
 from because_rl.planning.goal import attained
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, correlated, first_plan, plan
-from because_rl.planning.value_iteration import Successors, ValueIteration
-from benchmarks.speed.planning import planning_speed
 
-# A corridor of six cells: action 0 steps left, action 1 steps right ------------------------------------
-CELLS = 6
-CORRIDOR = FactorSpec(
-    pack(("cell", CELLS, "categorical")),
-    pack(("move", 2, "categorical")),
-    (GoalFactor("wanted", 0, CELLS, "categorical", of="cell"),),
-    codes=((1.0, 0.0), (0.0, 1.0)),
-)
-EYE = np.eye(CELLS, dtype=np.float32)
-
-
-def corridor(state, action):
-    cell = state.argmax(1)
-    after = np.clip(cell + np.where(action[:, 1] > 0, 1, -1), 0, CELLS - 1)
-    return Successors(EYE[after], np.ones(len(cell)), np.zeros(len(cell)))
-
-
-def value_of(planner, cell, goal, steps):
-    return planner.values[steps, planner._enter(EYE[[cell]], EYE[[goal]])[0]]
-
-
-def test_value_iteration_finds_the_known_values():
-    planner = ValueIteration(corridor, CORRIDOR, horizon=4, discount=0.9)
-    planner.plan(EYE[:-1], EYE[[5] * 5])
-    for cell in range(5):
-        distance = 5 - cell
-        for steps in range(5):
-            expected = 0.9 ** (distance - 1) if distance <= steps else 0.0
-            assert value_of(planner, cell, 5, steps) == pytest.approx(expected), (cell, steps)
-
-
-def test_value_iteration_tells_goals_apart():
-    planner = ValueIteration(corridor, CORRIDOR, horizon=5)
-    np.testing.assert_array_equal(planner.act(EYE[[2, 2, 4]], EYE[[0, 5, 3]], 5), [0, 1, 0])
-
-
-def two_ways(penalty, chance):
-    """From cell 0: action 0 leaps to the goal in cell 5, action 1 goes there over cell 1."""
-
-    def model(state, action):
-        cell, leap = state.argmax(1), action[:, 0] > 0
-        after = np.where(cell == 1, 5, np.where(cell == 0, np.where(leap, 5, 1), cell))
-        risky = (cell == 0) & leap
-        return Successors(EYE[after], np.where(risky, chance, 1.0), np.where(risky, penalty, 0.0))
-
-    return model
-
-
-@pytest.mark.parametrize(
-    ("penalty", "chance", "pessimism", "choice"),
-    [(1.0, 1.0, 0.0, 0), (1.0, 1.0, 0.5, 1), (0.0, 0.3, 0.0, 1), (0.01, 1.0, 0.5, 0)],
-)
-def test_pessimism_and_doubt_change_the_choice(penalty, chance, pessimism, choice):
-    planner = ValueIteration(two_ways(penalty, chance), CORRIDOR, horizon=5, pessimism=pessimism)
-    assert planner.act(EYE[[0]], EYE[[5]], 5) == choice
-
-
-def test_what_the_model_said_is_asked_once_and_a_surprise_is_planned_for():
-    planner = ValueIteration(two_ways(0.0, 0.3), CORRIDOR, horizon=5)
-    assert planner.act(EYE[[0]], EYE[[5]], 5) == 1
-    asked = planner.calls
-    planner.act(EYE[[1]], EYE[[5]], 4)
-    planner.act(EYE[[5]], EYE[[5]], 3)
-    assert planner.calls == asked
-    # The model leads from 0 only to 1 and 5; now the world stands in 3, which it had not thought of.
-    planner.act(EYE[[3]], EYE[[5]], 3)
-    assert planner.calls > asked
-    # Earlier plans stand.
-    assert planner.act(EYE[[0]], EYE[[5]], 5) == 1
-
-
-def test_a_goal_that_no_model_foresaw_may_be_met():
-    def still(state, action):
-        return Successors(state, np.ones(len(state)), np.zeros(len(state)))
-
-    planner = ValueIteration(still, CORRIDOR, horizon=4)
-    planner.act(EYE[[0]], EYE[[5]], 4)
-    assert planner.act(EYE[[5]], EYE[[5]], 3).shape == (1,)
-
-
-def test_a_state_listed_too_late_is_explored_further_when_met_early():
-    planner = ValueIteration(corridor, CORRIDOR, horizon=4)
-    planner.act(EYE[[0]], EYE[[5]], 3)  # lists cells 0 to 3, and one step beyond 2
-    assert value_of(planner, 2, 5, 3) == 0.0
-    assert planner.act(EYE[[2]], EYE[[5]], 3) == 1
-    assert value_of(planner, 2, 5, 3) == pytest.approx(0.99**2)
-
-
-def test_a_space_too_large_is_refused_and_old_worlds_are_forgotten_first(monkeypatch):
-    planner = ValueIteration(corridor, CORRIDOR, horizon=5)
-    monkeypatch.setattr(value_iteration, "MOST_STATES", 7)
-    planner.act(EYE[[2]], EYE[[5]], 5)
-    assert planner.act(EYE[[4]], EYE[[0]], 5) == 0  # 12 pairs of state and goal, but 6 once the first are forgotten
-    monkeypatch.setattr(value_iteration, "MOST_STATES", 3)
-    planner.forget()
-    with pytest.raises(BecauseError, match="more than 3 states"):
-        planner.act(EYE[[2]], EYE[[5]], 5)
-
-
-def test_names_of_round_numbers_use_all_bits():
-    planner = ValueIteration(corridor, CORRIDOR, horizon=1)
-    names = planner._names(EYE, np.zeros((CELLS, CELLS), np.float32))
-    assert len(np.unique(names)) == CELLS
-    assert len(np.unique(names % 2**20)) == CELLS
-    np.testing.assert_array_equal(planner._names(-EYE * 0, EYE), planner._names(EYE * 0, EYE))
-
-
-def test_value_iteration_needs_discrete_actions():
-    with pytest.raises(BecauseError, match="discrete actions"):
-        ValueIteration(corridor, replace(CORRIDOR, codes=None), horizon=5)
-
+pytestmark = pytest.mark.usefixtures("without_optimisation")
 
 # A point mass: x' = x + v', v' = v + 0.1 push -----------------------------------------------------------
 MASS = FactorSpec(
     pack(("x", 1, "continuous"), ("v", 1, "continuous")),
     pack(("push", 1, "continuous")),
-    (GoalFactor("far", 0, 1, "continuous", of="x", relation="at_least"),),
+    (GoalFactor("far", 0, 1, "continuous", factor="x", relation="at_least"),),
 )
 LIMIT = jnp.ones(1)
 G = 0.99
@@ -149,19 +36,22 @@ def mass_step(penalty, state, action):
 POINT = PlanningModel(
     begin=lambda penalty, state: state,
     advance=mass_step,
-    law=lambda penalty, state, goal, noise: 0.5 + noise[1:],
-    value=lambda penalty, state, goal: jnp.full((), 0.25),
+    behaviour_policy=lambda penalty, state, goal, noise: 0.5 + noise[1:],
+    terminal_value=lambda penalty, state, goal: jnp.full((), 0.25),
 )
 REST = jnp.zeros(2)
 CONFIG = ShootingConfig(population=64, horizon=8, pessimism=0.0, proposals="uniform", hold=4)
 
 
-def shoot(config, goal, steps_left, before=None, penalty=0.0, state=REST, seed=0):
+@partial(jax.jit, static_argnums=(0, 1))
+def best_plan(config, model, penalty, state, goal, before, steps_left):
+    return plan(config, MASS, model, penalty, state, goal, before, steps_left, -LIMIT, LIMIT, jax.random.key(0))
+
+
+def shoot(config, goal, steps_left, before=None, penalty=0.0, state=REST, model=POINT):
     before = first_plan(config, MASS) if before is None else before
-    return plan(
-        config, MASS, POINT, jnp.asarray(penalty), state, jnp.asarray([goal]), before, jnp.asarray(steps_left),
-        -LIMIT, LIMIT, jax.random.key(seed),
-    )  # fmt: skip
+    arrays = (jnp.asarray(penalty, jnp.float32), state, jnp.asarray([goal]), before, jnp.asarray(steps_left))
+    return best_plan(config, model, *arrays)
 
 
 def all_out(config, push=1.0):
@@ -201,25 +91,23 @@ def test_the_last_plan_goes_on_one_step_later():
     np.testing.assert_allclose(after.actions[-1], before.actions[-1])
 
 
-def test_of_a_law_the_noise_is_kept_and_strays_stay_in_it():
-    """The law pushes by a tenth of its noise; wide noise on actions would reach what the law does not."""
+def test_warm_starts_keep_the_noise_of_the_behaviour_policy():
+    """The policy pushes by a hundredth of its noise; wide noise on actions would reach what the policy does not."""
     config = replace(CONFIG, population=64, warm_start_share=1.0, proposals="behaviour")
-    law = POINT._replace(law=lambda p, state, goal, noise: 0.01 * jnp.clip(noise[1:], -1.0, 1.0))
-    rest = (REST, jnp.asarray([100.0])), (jnp.asarray(8), -LIMIT, LIMIT, jax.random.key(0))
+    gentle = POINT._replace(behaviour_policy=lambda p, state, goal, noise: 0.01 * jnp.clip(noise[1:], -1.0, 1.0))
     noise = jnp.stack([jnp.zeros(8), jnp.linspace(-1.0, 1.0, 8)], axis=1)
     before = Plan(0.01 * noise[:, 1:], noise, jnp.zeros(()))
-    after = plan(config, MASS, law, jnp.zeros(()), *rest[0], before, *rest[1])  # nothing pays: the first wins
+    after = shoot(config, 100.0, 8, before, model=gentle)  # nothing pays: the first wins
     np.testing.assert_allclose(after.noise[:-1], noise[1:], rtol=1e-6)
     np.testing.assert_allclose(after.actions[:-1], before.actions[1:], rtol=1e-5)
-    far = plan(config, MASS, law, jnp.zeros(()), REST, jnp.asarray([0.2]), before, *rest[1])
+    far = shoot(config, 0.2, 8, before, model=gentle)
     assert jnp.abs(far.actions).max() <= 0.01
 
 
-@pytest.mark.parametrize(("left", "score"), [(4, 0.0), (5, G**4), (8, G**4)])
+@pytest.mark.parametrize(("steps_left", "score"), [(4, 0.0), (5, G**4), (8, G**4)])
 def test_nothing_beyond_the_end_of_the_episode_counts(steps_left, score):
     """Full push is at 1.5 after 5 steps. The terminal value would add 0.25."""
-    found = shoot(CONFIG, 1.5, steps_left, all_out(CONFIG))
-    assert found.score == pytest.approx(score, rel=1e-5)
+    assert shoot(CONFIG, 1.5, steps_left, all_out(CONFIG)).score == pytest.approx(score, rel=1e-5)
 
 
 def test_the_terminal_value_counts_while_the_episode_goes_on():
@@ -240,19 +128,16 @@ def test_the_reward_is_paid_once_and_penalties_until_then():
 def test_pessimism_changes_the_choice_of_plan():
     """A push costs its size. Boldly it reaches the goal now; gently, later but cheaper."""
     timid = POINT._replace(advance=lambda p, s, a: (*mass_step(p, s, a)[:2], jnp.abs(a[0]) ** 4))
-    found = {}
+    largest_push = {}
     for pessimism in (0.0, 1.0):
         config = replace(CONFIG, population=512, discount=1.0, pessimism=pessimism)
-        best = plan(
-            config, MASS, timid, jnp.zeros(()), REST, jnp.asarray([0.9]), all_out(config), jnp.asarray(8),
-            -LIMIT, LIMIT, jax.random.key(0),
-        )  # fmt: skip
-        found[pessimism] = float(jnp.abs(best.actions[:3]).max())
-    assert found[0.0] == 1.0
-    assert found[1.0] < 0.7
+        best = shoot(config, 0.9, 8, all_out(config), model=timid)
+        largest_push[pessimism] = float(jnp.abs(best.actions[:3]).max())
+    assert largest_push[0.0] == 1.0
+    assert largest_push[1.0] < 0.7
 
 
-def test_behaviour_proposals_follow_the_law():
+def test_behaviour_proposals_follow_the_policy():
     config = replace(CONFIG, proposals="behaviour", spread=0.0, population=4)
     np.testing.assert_allclose(shoot(config, 100.0, 8).actions, 0.5)
     wide = replace(config, spread=1.0)
@@ -281,12 +166,11 @@ def test_mppi_averages_by_score():
     assert float(jnp.abs(flat.actions).max()) < 0.2
 
 
-def test_noise_is_standard_normal_and_remembers():
+def test_noise_is_standard_normal_and_autocorrelated():
     noise = np.asarray(correlated(jax.random.key(0), (4000, 10, 2), 0.6))
     assert noise.std(0) == pytest.approx(np.ones((10, 2)), abs=0.05)
     for lag in (1, 2):
-        found = np.mean(noise[:, lag:] * noise[:, :-lag])
-        assert found == pytest.approx(0.6**lag, abs=0.02)
+        assert np.mean(noise[:, lag:] * noise[:, :-lag]) == pytest.approx(0.6**lag, abs=0.02)
     assert abs(np.mean(noise[:, :, 0] * noise[:, :, 1])) < 0.02
 
 
@@ -297,7 +181,7 @@ def test_attained_agrees_with_the_factors_on_definite_states(relation, kind):
     spec = FactorSpec(
         pack(("a", 2, kind), ("b", 1, "continuous")),
         pack(("push", 1, "continuous")),
-        (GoalFactor("wanted", 0, 2, kind, of="a", relation=relation),),
+        (GoalFactor("wanted", 0, 2, kind, factor="a", relation=relation),),
     )
     bits = np.array([[i >> k & 1 for k in range(4)] for i in range(16)], np.float32)
     for row in bits:
@@ -309,39 +193,26 @@ def test_attained_is_a_probability_where_events_are():
     spec = FactorSpec(
         pack(("flags", 2, "binary")),
         pack(("push", 1, "continuous")),
-        (GoalFactor("wanted", 0, 2, "binary", of="flags", relation="at_least"),),
+        (GoalFactor("wanted", 0, 2, "binary", factor="flags", relation="at_least"),),
     )
     state = jnp.asarray([0.5, 0.2])
     assert attained(spec, state, jnp.asarray([1.0, 1.0])) == pytest.approx(0.1)
     assert attained(spec, state, jnp.asarray([1.0, 0.0])) == pytest.approx(0.5)
 
 
-@pytest.mark.slow
-def test_planning_speed_counts_what_the_model_costs():
-    small, large = (
-        planning_speed(hidden, ("crash",), episodes=2, population=8, horizon=2, matmul=256) for hidden in (16, 64)
-    )
-    assert small["matmul_flops_per_second"] > 1e7
-    (slow,), (fast,) = large["rows"], small["rows"]
-    assert slow["flops_per_evaluation"] > 2 * fast["flops_per_evaluation"] > 1e4
-    assert fast["evaluations_per_second"] > 10
-    assert 0 < fast["share_of_peak"] < 1.5
-    assert small["provenance"]["config"]["hidden"] == 16
-
-
-def test_an_agent_plans_for_the_worlds_that_are_not_there_yet(monkeypatch):
+def test_an_agent_plans_only_for_worlds_not_at_their_goal(monkeypatch):
     """What is planned for one world depends neither on the others nor on how many are planned for at once."""
     data = SimpleNamespace(factors=MASS, action=np.array([[-1.0], [1.0]], np.float32), horizon=8)
     learned = LearnedModel(
         imagine=lambda p, state, action: mass_step(0.0, state, action)[1:],
         successor=None,
-        law=POINT.law,
-        value=POINT.value,
+        behaviour_policy=POINT.behaviour_policy,
+        terminal_value=POINT.terminal_value,
     )
     state, goal = np.zeros((2, 21, 2), np.float32), np.full((2, 21, 1), 1.0, np.float32)
 
     def acts(together, there):
-        monkeypatch.setattr(planner_agent, "TOGETHER", together)
+        monkeypatch.setattr(planner_agent, "CPU_WORLD_BATCH", together)
         agent = planner_agent.PlannerAgent(data, (0, 1), learned, {"p": jnp.zeros(2)}, CONFIG, np.zeros(2))
         agent.begin(21, 0)
         return agent.act(np.where(there[..., None], [2.0, 0.0], state), goal, 8)
@@ -352,6 +223,6 @@ def test_an_agent_plans_for_the_worlds_that_are_not_there_yet(monkeypatch):
     every = acts(100, nobody)
     assert (every > 0).all()
     np.testing.assert_array_equal(acts(4, nobody), every)
-    some = acts(4, half)
-    np.testing.assert_array_equal(some[~half], every[~half])
-    assert (some[half] == 0).any()  # no plan was made where all of a few were there
+    actions = acts(4, half)
+    np.testing.assert_array_equal(actions[~half], every[~half])
+    assert (actions[half] == 0).any()  # no plan was made for a batch of worlds that are all at their goal

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from because_rl.datasets.own_dataset import adopt, write_dataset
-from because_rl.datasets.own_log import read_log
+from because_rl.datasets.user_dataset import prepare_log, write_dataset
+from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, pack
 from tests.support import arrays, write
@@ -50,7 +50,7 @@ def test_a_group_per_episode_reads_the_same_as_flat_arrays(tmp_path):
 
 
 def test_datasets_in_the_folder_of_minari_are_read(tmp_path, monkeypatch):
-    log = adopt(read_log(write(tmp_path / "a.hdf5", arrays())), X_ON)
+    log = prepare_log(read_log(write(tmp_path / "a.hdf5", arrays())), X_ON)
     write_dataset(log, tmp_path / "minari/mine/log-v3")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     assert read_log("mine/log-v3", tmp_path / "elsewhere").sha256 == log.sha256
@@ -101,7 +101,7 @@ def test_bad_logs_are_refused_with_the_reason(tmp_path, change, message):
         rows["next_observations"][6, 0] = np.nan
     path = write(tmp_path / "a.hdf5", rows)
     with pytest.raises(BecauseError) as refused:
-        adopt(read_log(path), X_ON)
+        prepare_log(read_log(path), X_ON)
     assert message in str(refused.value)
 
 

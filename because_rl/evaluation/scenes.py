@@ -1,8 +1,7 @@
-"""Pictures of scenes by the simulators' own renderers, kept beside the results, so that each is drawn once.
+"""Pictures of scenes, drawn by the simulators' own renderers and stored beside the results, so that each is drawn once.
 
-A film is one tall picture of frames, the first on top: a page shows one frame at a time and lets people go through
-them at their own pace. Lift takes about a second per frame where there is no GPU, hence a limit of time: what it does
-not reach is drawn by the next report.
+A film is one tall picture of frames, the first on top; a page shows one frame at a time. Lift takes about a second per
+frame where there is no GPU, so there is a time limit: pictures that it leaves out are drawn by the next report.
 """
 
 from __future__ import annotations
@@ -23,39 +22,44 @@ from because_rl.errors import BecauseError
 from because_rl.io import write_bytes
 
 FRAMES = 16
-"""At most, in a film."""
+"""Maximum number of frames in a film."""
 SLOW_FILM = 30.0
-"""Seconds that must be left to begin a film of a world whose simulator is slow."""
+"""Seconds that must be left to start a film of a world whose simulator is slow."""
 WIDTH = {"crash": 440}
-"""Of a frame in pixels; others 320."""
+"""Width of a frame in pixels by world; 320 for the others."""
 
 
 class Picture(NamedTuple):
+    """A drawn scene, or a film of `frames` frames below each other."""
+
     data: bytes
     """WebP"""
     frames: int = 1
     reached: bool | None = None
-    """of a film: the goal"""
+    """for a film: whether the episode reached the goal"""
 
     @property
     def size(self) -> tuple[int, int]:
-        """Of one frame."""
+        """Width and height of one frame in pixels."""
         width, height = Image.open(io.BytesIO(self.data)).size
         return width, height // self.frames
 
 
 class Scenes:
-    """Draws what `folder` does not have yet, as long as `seconds` are left; then it has no picture to give."""
+    """Pictures from `folder`; missing ones are drawn and added, until `seconds` have passed.
+
+    `left_out` counts the pictures that could not be drawn; `problem` is the reason if the simulator failed.
+    """
 
     def __init__(self, folder: Path, seconds: float = float("inf")):
         self.folder, self.deadline = Path(folder), time.monotonic() + seconds
         self.left_out = 0
         self.problem = ""
-        """why nothing can be drawn here: a simulator or OpenGL is not installed"""
+        """the error, where a simulator or OpenGL is not installed"""
         self._batches: dict[tuple[str, str, int], SimulatorBatch | None] = {}
 
     def film(self, world: str, split: str, behaviour: str, scene: int, spurious: int = 1) -> Picture | None:
-        """An episode of a dataset's behaviour."""
+        """An episode of a dataset's behaviour in the scene with this seed; None if it cannot be drawn now."""
         name = f"film-{world}-{split}-{behaviour}-x{spurious}-{scene}"
         for reached in (True, False):
             for file in self.folder.glob(f"{name}-{'reached' if reached else 'missed'}-*.webp"):
@@ -77,7 +81,7 @@ class Scenes:
         return picture
 
     def start(self, world: str, split: str, scene: int, spurious: int = 1) -> Picture | None:
-        """A scene before anybody has acted."""
+        """A scene before the first action; None if it cannot be drawn now."""
         file = self.folder / f"start-{world}-{split}-x{spurious}-{scene}.webp"
         if file.exists():
             return Picture(file.read_bytes())
@@ -90,20 +94,21 @@ class Scenes:
         return picture
 
     def close(self) -> None:
+        """Close the simulators."""
         for batch in self._batches.values():
             if batch is not None:
                 batch.close()
         self._batches = {}
 
     def _batch(self, world: str, split: str, spurious: int, seconds: float = 0.0) -> SimulatorBatch | None:
-        """The world to draw in; None when time is up, or when it cannot be drawn on this machine."""
-        key, found = (world, split, spurious), None
+        """The simulator; None if fewer than `seconds` are left or it does not run on this machine."""
+        key, batch = (world, split, spurious), None
         if time.monotonic() + seconds < self.deadline:
             if key not in self._batches:
                 self._batches[key] = self._open(*key)
-            found = self._batches[key]
-        self.left_out += found is None
-        return found
+            batch = self._batches[key]
+        self.left_out += batch is None
+        return batch
 
     def _open(self, world: str, split: str, spurious: int) -> SimulatorBatch | None:
         try:

@@ -1,0 +1,161 @@
+"""Check a user's log against its factors, and write it as a Minari dataset.
+
+The end of an episode gets its meaning here. Methods take `terminated` to mean *ended at its goal*; in a user's log it
+may as well mean that something broke. So where there is a goal, an episode is terminated when its last state satisfies
+the goal and truncated otherwise, whatever the log's own flags are.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from minari.data_collector.episode_buffer import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+from because_rl.datasets.user_log import Episode, Log
+from because_rl.datasets.validate import CHECKSUMS, Checker, compute_checksums
+from because_rl.errors import BecauseError
+from because_rl.factors import FactorSpec
+from because_rl.io import new_folder, write_json
+
+
+def no_policy_reason(factors: FactorSpec) -> str:
+    """Why no policy can be planned with these factors; empty where one can.
+
+    Continuous actions are planned by shooting, discrete ones (`codes`) by enumerating the reachable states.
+    """
+    if not factors.goal:
+        return "the factors name no goal"
+    if factors.codes is not None:
+        if continuous := [f.name for f in factors.state if f.type == "continuous"]:
+            return f"numbered actions need discrete states, and {continuous[0]!r} is continuous"
+    elif categorical := [f.name for f in factors.action if f.type == "categorical"]:
+        return f"action {categorical[0]!r} is categorical and the factor spec has no 'codes'"
+    return ""
+
+
+def add_action_codes(log: Log, factors: FactorSpec) -> FactorSpec:
+    """The spec, with one-hot `codes` added where the log's actions are numbers and the spec has no codes."""
+    if _has_discrete_actions(log, factors) and factors.codes is None:
+        factors = replace(factors, codes=tuple(tuple(row) for row in np.eye(factors.action_size).tolist()))
+    return factors
+
+
+def prepare_log(log: Log, factors: FactorSpec, goal: Sequence[float] | None = None) -> Log:
+    """The log, checked against `factors`, converted to float32, and with each episode's goal and end set.
+
+    `goal` replaces the goals of all episodes; without it they come from the log. See the module on ends.
+    """
+    log = _set_goals(log, factors, goal)
+    checker = _make_checker(log, factors)
+    checker.check_spec(factors)
+    episodes = [_prepare_episode(log, n, factors, checker) for n in range(len(log.episodes))]
+    return Log(log.name, episodes, log.names, factors)
+
+
+def write_dataset(log: Log, folder: Path) -> None:
+    """Write a log that `prepare_log` returned as a Minari dataset, with the checksums that `load` verifies."""
+    assert log.factors is not None
+    checker = _make_checker(log, log.factors)
+    episodes = [_as_minari(episode) for episode in log.episodes]
+    with new_folder(folder) as new:
+        storage = MinariStorage.new(
+            new / "data", observation_space=checker.observation_space, action_space=checker.action_space
+        )
+        storage.update_episodes(EpisodeBuffer(id=n, **episode) for n, episode in enumerate(episodes))
+        storage.update_metadata(
+            {
+                "dataset_id": log.name,
+                "minari_version": importlib.metadata.version("minari"),
+                "because": {"factors": log.factors.to_dict()},
+            }
+        )
+        write_json(new / CHECKSUMS, compute_checksums(new, episodes))
+
+
+def _set_goals(log: Log, factors: FactorSpec, goal: Sequence[float] | None) -> Log:
+    """The log with a goal in every row of observations, if the spec has goal factors, and without goals otherwise."""
+    size = factors.goal_size
+    if goal is not None and len(goal) != size:
+        raise BecauseError(
+            f"Got {len(goal)} goal value{'s' * (len(goal) != 1)}.",
+            need=f"{size}, one for each goal column of the factor spec.",
+            fix="correct --goal, or the section 'goal' of the factor spec.",
+        )
+    if size and goal is None and not log.has_goals:
+        raise BecauseError(
+            f"The factor spec has a goal ({factors.goal[0].name!r}) and {log.name} has no goals.",
+            need="an array 'goals', or one goal for all episodes.",
+            fix="pass --goal VALUE; or drop 'goal' from the factor spec, for a graph and a world model alone.",
+        )
+    if size and goal is None:
+        return log
+    episodes = []
+    for episode in log.episodes:
+        with_goal = {name: array for name, array in episode.items() if name != "goals"}
+        if size:
+            with_goal["goals"] = np.tile(np.asarray(goal, np.float32), (len(episode["observations"]), 1))
+        episodes.append(with_goal)
+    return replace(log, episodes=episodes)
+
+
+def _prepare_episode(log: Log, number: int, factors: FactorSpec, checker: Checker) -> Episode:
+    episode = dict(log.episodes[number])
+    episode["actions"] = _convert_actions(log, factors, episode["actions"])
+    checked = checker.check_episode(number, _as_minari(episode), factors)
+    if not all(np.isfinite(array).all() for array in checked.values()):
+        raise checker.error("a number is too large", "numbers that 32 bits hold, below 3.4e38", number)
+    prepared: Episode = {
+        "observations": checked["state"],
+        "actions": episode["actions"],
+        "rewards": checked["reward"],
+    }
+    terminated = checked["terminated"]
+    if factors.goal:
+        prepared["goals"] = checked["goal"]
+        last = np.arange(len(terminated)) == len(terminated) - 1
+        terminated = last & bool(np.all(factors.reached(checked["state"][-1], checked["goal"][-1])))
+    ended = checked["terminated"] | checked["truncated"]
+    return prepared | {"terminations": terminated, "truncations": ended & ~terminated}
+
+
+def _has_discrete_actions(log: Log, factors: FactorSpec) -> bool:
+    """Whether actions stay whole numbers. Without codes they may also be the only column of an action factor."""
+    return log.has_whole_number_actions and (factors.codes is not None or factors.action_size > 1)
+
+
+def _convert_actions(log: Log, factors: FactorSpec, actions: np.ndarray) -> np.ndarray:
+    """(T,) int64 where they are discrete, else (T, columns) float32."""
+    if _has_discrete_actions(log, factors):
+        return actions.reshape(-1).astype(np.int64)
+    return actions.reshape(len(actions), -1).astype(np.float32)
+
+
+def _as_minari(episode: Episode) -> dict[str, Any]:
+    """The episode in Minari's form, where goals are part of the observations."""
+    rest = {name: array for name, array in episode.items() if name not in ("observations", "goals")}
+    state = episode["observations"].reshape(len(episode["observations"]), -1)
+    if "goals" not in episode:
+        return rest | {"observations": state}
+    return rest | {"observations": {"goal": episode["goals"].reshape(len(state), -1), "state": state}}
+
+
+def _make_checker(log: Log, factors: FactorSpec) -> Checker:
+    """A checker with spaces as wide as the log's arrays."""
+
+    def box(array: str) -> spaces.Box:
+        return spaces.Box(-np.inf, np.inf, (log.joined(array).shape[1],), np.float32)
+
+    observation: spaces.Space = box("observations")
+    if factors.goal:
+        observation = spaces.Dict({"goal": box("goals"), "state": observation})
+    action: spaces.Space = box("actions")
+    if _has_discrete_actions(log, factors):
+        action = spaces.Discrete(factors.action_size if factors.codes is None else len(factors.codes))
+    return Checker(log.name, observation, action, fix="correct the log or the factor spec; see docs/tutorial.md.")

@@ -1,0 +1,179 @@
+"""What the paper's experiments share: the jobs they need and the files they write.
+
+An experiment is two functions: `jobs` returns the cells of the common sweep that it needs, `make` turns the finished
+ones into rows, text and a figure. A job is one training; several experiments may ask for cells of the same job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from because_rl.experiments.formatting import csv_text
+from because_rl.experiments.grid.compare import Runs
+from because_rl.experiments.grid.grid import address, hash_files, imported_files
+from because_rl.experiments.grid.grid import jobs as grid_jobs
+from because_rl.experiments.grid.runner import Job
+from because_rl.experiments.paper.scale import Scale
+from because_rl.io import write_json, write_text
+from because_rl.provenance import provenance
+from because_rl.report.graph_figure import save
+from because_rl.statistics import Estimate, mean
+
+
+class Product(NamedTuple):
+    """What an experiment makes of its cells."""
+
+    rows: list[dict[str, Any]]
+    """the data, one CSV column per key"""
+    text: str
+    """the table and its explanation, as Markdown"""
+    figure: Figure | None = None
+
+
+class Experiment(NamedTuple):
+    title: str
+    jobs: Callable[[Scale], list[Job]]
+    make: Callable[[Scale, list[Job], Mapping[str, dict[str, Any]]], Product]
+    """(scale, jobs, finished cells by key) -> product"""
+
+
+# Jobs --------------------------------------------------------------------------------------------------
+
+
+def trainings(scale: Scale, methods: Iterable[str] | Mapping[str, Mapping[str, Any]], **axes: Any) -> list[Job]:
+    """The jobs that train these methods on the datasets of the scale's grid.
+
+    No table or figure of the paper shows subcases of a split, so these are left out.
+
+    Args:
+        methods: names; or label -> settings, as in `Grid.methods`.
+        axes: fields of the grid that differ from the scale's, such as `worlds` or `ratios`.
+    """
+    rows = methods if isinstance(methods, Mapping) else scale.methods(methods)
+    grid = replace(scale.grid, methods=dict(rows), subcases=False, **axes)
+    return grid_jobs(grid) if grid.methods and grid.worlds else []
+
+
+def add_measure(jobs: Sequence[Job], measure: str, modules: Sequence[str] = (), **settings: Any) -> list[Job]:
+    """The same jobs with one more cell each, in which the trained run is measured in another way.
+
+    Args:
+        measure: name of a function in `measure.RUN_MEASURES`.
+        modules: modules of this package that compute it; a change of their source makes another cell.
+        settings: further fields of the cell.
+    """
+    measured = []
+    for job in jobs:
+        first = next(iter(job.cells.values()))
+        head = {key: first[key] for key in first if key not in ("split", "episodes", "label")}
+        head |= {"measure": measure, "source": source_hash(*modules), **settings}
+        cell = {address(f"{job.key}-{measure}", head): {"label": first["label"], **head}}
+        measured.append(Job(job.key, {**job.cells, **cell}))
+    return measured
+
+
+def measures_only(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs without their cells of success."""
+    return [Job(job.key, {key: cell for key, cell in job.cells.items() if "measure" in cell}) for job in jobs]
+
+
+def untrained_job(name: str, measure: str, modules: Sequence[str], **settings: Any) -> Job:
+    """A job of one cell that needs no training; arguments as in `add_measure`."""
+    head = json.loads(json.dumps({"measure": measure, "source": source_hash(*modules), **settings}))
+    key = address(name, head)
+    return Job(key, {key: {"label": measure, **head}})
+
+
+@cache
+def source_hash(*modules: str) -> str:
+    """A hash of the source of these modules and of all that they import from this package."""
+    return hash_files(set().union(*map(imported_files, modules)))
+
+
+def merge_jobs(*lists: Iterable[Job]) -> list[Job]:
+    """Every job once, with all the cells that any of the lists wants of it."""
+    by_key: dict[str, Job] = {}
+    for job in (job for jobs in lists for job in jobs):
+        by_key[job.key] = Job(job.key, {**(by_key[job.key].cells if job.key in by_key else {}), **job.cells})
+    return list(by_key.values())
+
+
+# Cells -------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """The success of one method on one dataset and split, all its seeds."""
+
+    label: str
+    recipe: Mapping[str, Any]
+    split: str
+    seeds: list[int]
+    runs: Runs
+    success: Estimate
+    """over seeds, with a 95% t-interval"""
+
+    @property
+    def task(self) -> str:
+        return f"{self.recipe['world']}-{self.split}-{self.recipe['behaviour']}"
+
+
+def success_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """One row for each label, dataset and split; other measures are left out.
+
+    Several cells with different seeds may make up one row.
+    """
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for cell in cells.values():
+        if "measure" not in cell:
+            groups.setdefault((cell["label"], cell["dataset"], cell["split"]), []).append(cell)
+    rows = []
+    for (label, _, split), group in groups.items():
+        runs = sorted(
+            (seed, rate, solved)
+            for cell in group
+            for seed, rate, solved in zip(cell["seeds"], cell["per_seed"], cell["outcomes"], strict=True)
+        )
+        seeds, rates, outcomes = (list(column) for column in zip(*runs, strict=True))
+        rows.append(Row(label, group[0]["recipe"], split, seeds, Runs(rates, outcomes), mean(rates)))
+    return rows
+
+
+# Files ------------------------------------------------------------------------------------------------
+
+
+def write_experiment(
+    name: str, experiment: Experiment, scale: Scale, jobs: Sequence[Job], cells: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Write ``NAME.csv``, ``NAME.md``, for a figure ``NAME.svg`` and ``NAME.png``, and ``NAME.json`` (provenance).
+
+    `cells` are the finished cells of the jobs. Returns the numbers of finished and missing cells, and the files.
+    """
+    product = experiment.make(scale, list(jobs), cells)
+    heads = {key: head for job in jobs for key, head in job.cells.items()}
+    missing = sorted(set(heads) - set(cells))
+    other = sum(cells[key].get("code") != head.get("code") for key, head in heads.items() if key in cells)
+    notes = [f"{len(missing)} of {len(missing) + len(cells)} results are missing."] if missing else []
+    notes += [f"{other} results were computed by another version of the source."] if other else []
+    text = "\n".join([f"# {experiment.title}", "", product.text.strip(), *(f"\n{note}" for note in notes), ""])
+    files = [folder / f"{name}.csv", folder / f"{name}.md"]
+    write_text(files[0], csv_text(product.rows))
+    write_text(files[1], text)
+    if product.figure is not None:
+        for suffix in (".svg", ".png"):
+            files.append(folder / f"{name}{suffix}")
+            save(product.figure, files[-1])
+    record = {"name": name, "title": experiment.title, "cells": sorted(cells), "missing": missing}
+    write_json(folder / f"{name}.json", record | {"provenance": provenance(**_plain(scale))})
+    return {"name": name, "cells": len(cells), "missing": len(missing), "files": [str(file) for file in files]}
+
+
+def _plain(scale: Scale) -> dict[str, Any]:
+    """As JSON data."""
+    return json.loads(json.dumps(scale, default=lambda value: dict(vars(value))))

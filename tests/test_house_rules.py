@@ -1,0 +1,76 @@
+"""Rules that no linter knows: plain words, short files, short test names, docs that name only what exists."""
+
+import ast
+import importlib
+import re
+
+import pytest
+
+from tests.support import REPOSITORY
+
+BANNED = {"told", "found", "some", "apart", "of", "mine", "seen"}
+"""As identifiers: they name nothing. Use the noun of the field."""
+SOURCES = [path for folder in ("because_rl", "benchmarks", "tests") for path in (REPOSITORY / folder).rglob("*.py")]
+DOCS = [*(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
+MODULE = re.compile(r"\b(?:because_rl|benchmarks)(?:\.[A-Za-z_]\w*)+")
+FILE = re.compile(r"\b(?:because_rl|benchmarks|tests)/[\w/]+\.py\b")
+
+
+def identifiers(tree):
+    """(line, name) of every name that the code defines or uses."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.alias(asname=str(name)):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield node.lineno, name
+
+
+def place(path):
+    return str(path.relative_to(REPOSITORY))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=place)
+def test_no_banned_identifiers(path):
+    assert [(line, name) for line, name in identifiers(ast.parse(path.read_text())) if name in BANNED] == []
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if "tests" not in path.parts], ids=place)
+def test_no_file_over_400_lines(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.name.startswith("test_")], ids=place)
+def test_test_names_have_at_most_12_words(path):
+    names = re.findall(r"^def test_(\w+)", path.read_text(), re.M)
+    assert [name for name in names if len(name.split("_")) > 12] == []
+
+
+@pytest.mark.parametrize("path", DOCS, ids=place)
+def test_docs_name_modules_and_files_that_exist(path):
+    text = path.read_text()
+    assert [file for file in FILE.findall(text) if not (REPOSITORY / file).exists()] == []
+    assert [name for name in MODULE.findall(text) if not exists(name)] == []
+
+
+def exists(name):
+    """Whether a dotted name is a module, or an attribute of one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        file = REPOSITORY.joinpath(*parts[:length])
+        if file.is_dir() or file.with_suffix(".py").exists():
+            break
+    if length == len(parts):
+        return True
+    module = importlib.import_module(".".join(parts[:length]))
+    return hasattr(module, parts[length])
+
+
+def test_the_rules_see_what_they_forbid():
+    assert BANNED & {name for _, name in identifiers(ast.parse("def f(of): told = x.seen(some=1)"))} == {
+        *("of", "told", "seen", "some")
+    }
+    assert not exists("because_rl.models.training")
+    assert exists("because_rl.transitions.Transitions")
