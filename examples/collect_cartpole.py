@@ -1,7 +1,7 @@
-"""Log a cart that carries a pole: Gymnasium's CartPole, driven by a sloppy operator.
+"""Log Gymnasium's CartPole, driven by a sloppy operator.
 
-The operator wants the cart at a flag to its right and keeps the pole upright on the way; one push in three is made
-without looking. Each step is one row of an HDF5 file. An episode ends at the flag, when the pole falls, or after
+The operator wants the cart at a flag to its right and keeps the pole upright on the way; one push in three is made at
+random. Each step is one row of an HDF5 file. An episode ends at the flag, when the pole falls, or after
 80 steps.
 
     python examples/collect_cartpole.py cartpole.hdf5
@@ -20,7 +20,7 @@ STEPS = 80
 
 
 def drive(state: np.ndarray, flag: float, rng: np.random.Generator) -> int:
-    """1 pushes to the right, 0 to the left: lean towards the flag, and stay under the pole."""
+    """The operator's action, 1 to push right and 0 to push left: lean towards the flag, and keep under the pole."""
     position, speed, angle, spin = state
     if rng.random() < 1 / 3:
         return int(rng.integers(2))
@@ -40,12 +40,12 @@ def collect(path: Path, episodes: int = 120, seed: int = 0) -> None:
         for step in range(STEPS):
             push = drive(state, flag, rng)
             after, _, fell, _, _ = env.step(push)
-            there = bool(after[0] >= flag)
-            values = (state, push, after, [flag], fell or there, step == STEPS - 1)
+            reached = bool(after[0] >= flag)
+            values = (state, push, after, [flag], fell or reached, step == STEPS - 1)
             for name, value in zip(names, values, strict=True):
                 rows[name].append(value)
             state = after
-            if fell or there:
+            if fell or reached:
                 break
     with h5py.File(path, "w") as file:
         for name, values in rows.items():

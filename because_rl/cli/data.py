@@ -145,7 +145,7 @@ def show(
     from because_rl.datasets.render import render_episode, save_png, tile_frames
 
     parsed = Task.parse(task)
-    with progress_bar(f"Filming {parsed.name}", "episode") as report:
+    with progress_bar(f"Rendering {parsed.name}", "episode") as report:
         report(0, 1)
         pictures, success = render_episode(parsed, seed, spurious)
         save_png(tile_frames(pictures, frames), output)

@@ -67,14 +67,14 @@ def tune(
     wanted = replace(tuning.TINY if tiny else tuning.Round(), **options)
     jobs = tuning.jobs(wanted)
     output = output or Path("results/tiny/tuning" if tiny else "results/tuning")
-    left = missing_jobs(jobs, output, any_code)
+    missing = missing_jobs(jobs, output, any_code)
     place, count, processes = make_engine(engine, address, gpus, workers)
     compute = tuning.Develop(TrainAndEvaluate(root, work, keep_runs, compile_cache, processes), output, {})
     if not no_run:
         with interruptible(RERUN), sweep_bar("Tuning") as progress:
-            sweep(left, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
-            compute.tidy(left, output)
-    table, failed = write_table(wanted, jobs, output, any_code), failures(left, output)
+            sweep(missing, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
+            compute.tidy(missing, output)
+    table, failed = write_table(wanted, jobs, output, any_code), failures(missing, output)
     rates = {(row["method"], row["world"], row["trial"]): f"{row['success']:.3f}" for row in table["rows"]}
     rows = [
         {"method": v["method"], "world": v["world"], "trials": f"{v['trials']} of {tuning.TRIALS}"}

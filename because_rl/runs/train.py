@@ -89,9 +89,8 @@ def train(
         "chunk": chunk,
         "rounds": rounds,
     }
-    folder = Path(
-        folder or home_folder(root) / "runs" / f"{method}-{data.name.removeprefix('because/').removesuffix('-v0')}"
-    )
+    short_name = data.name.removeprefix("because/").removesuffix("-v0")
+    folder = Path(folder or home_folder(root) / "runs" / f"{method}-{short_name}")
     with exclusive(folder.parent / f".{folder.name}.lock", f"training in {folder}"), one_blas_thread():
         record = open_run(folder, description, resume)
         seconds_before = record["seconds"]  # up to the last checkpoint before the run was stopped

@@ -11,7 +11,7 @@ from because_rl.factors import FactorSpec, GoalFactor, pack
 from tests.support import arrays, write
 
 X_ON = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
-GOAL = (GoalFactor("far", 0, 1, "continuous", "", False, "x", "at_least"),)
+GOAL = (GoalFactor("far", 0, 1, "continuous", factor="x", relation="at_least"),)
 
 
 def test_adopted_log_is_a_minari_dataset_and_reads_back(tmp_path):
@@ -55,7 +55,7 @@ def test_episode_terminates_at_its_goal_whatever_its_flag_says(tmp_path):
 
 def test_no_policy_gives_the_reason():
     real, cells = pack(("x", 1, "continuous")), pack(("x", 3, "categorical"))
-    wanted = (GoalFactor("far", 0, 3, "categorical", "", False, "x"),)
+    wanted = (GoalFactor("far", 0, 3, "categorical", factor="x"),)
     push, pick = pack(("push", 1, "continuous")), pack(("pick", 2, "categorical"))
     codes = ((1.0, 0.0), (0.0, 1.0))
     assert no_policy_reason(FactorSpec(real, push, GOAL)) == ""

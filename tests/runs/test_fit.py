@@ -17,7 +17,7 @@ from because_rl.runs.fit import fit, load_model, load_policy
 from tests.support import QUICK, REPOSITORY, arrays, because, because_process, write
 
 X_ON = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
-GOAL = (GoalFactor("far", 0, 1, "continuous", "", False, "x", "at_least"),)
+GOAL = (GoalFactor("far", 0, 1, "continuous", factor="x", relation="at_least"),)
 TINY = {"hidden": 16, "batch": 32, "world_steps": 200, "energy_steps": 60, "behaviour_steps": 20, "value_steps": 20}
 TINY |= {"batches": 0, "planner.population": 16, "planner.horizon": 5}
 
@@ -116,11 +116,8 @@ def cartpole(tmp_path_factory):
 
 
 def test_cartpole_has_the_graph_of_its_equations(cartpole, tmp_path):
-    log = read_log(cartpole)
-    write_dataset(
-        prepare_log(log, add_action_codes(log, FactorSpec.from_file(cartpole.parent / "factors.yaml"))),
-        tmp_path / "data",
-    )
+    log, spec = read_log(cartpole), FactorSpec.from_file(cartpole.parent / "factors.yaml")
+    write_dataset(prepare_log(log, add_action_codes(log, spec)), tmp_path / "data")
     data = load(tmp_path / "data")
     mask = discover(data.factors, data.state, data.action, data.next_state, data.episode).mask
     assert {target: set(mask.graph.parents(target)) for target in mask.targets} == CARTPOLE

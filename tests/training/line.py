@@ -20,7 +20,7 @@ class Line(NamedTuple):
     clock: jax.Array
 
 
-def line_stage(steps=100, fail_at=-1, break_at=-1, width=3):
+def line_stage(steps=100, fail_at=-1, break_at=-1, width=3, settings=None):
     """The loss is NaN at step `fail_at` where `fixed` is 1; the model is NaN after step `break_at`."""
 
     def init(key, fixed):
@@ -42,7 +42,7 @@ def line_stage(steps=100, fail_at=-1, break_at=-1, width=3):
     rule = optax.partition(
         {"net": optax.adam(0.01), "still": optax.set_to_zero()}, Line("net", "net", "still", "still")
     )
-    return Stage("line", init, loss, steps, batch=16, rule=rule, after=after)
+    return Stage("line", init, loss, steps, batch=16, rule=rule, after=after, settings=settings)
 
 
 def line_data(n=200, width=3):
