@@ -51,7 +51,7 @@ class MLP(eqx.Module):
 class SharedMLP(eqx.Module):
     """One network for a family: member j uses W_l + U_l[j], where the deviations U begin at 0 and are decayed.
 
-    With little data the members act as one; what sets a member apart is learned when the data insist.
+    With little data the members act as one; the difference of a member is learned where the data demand it.
     """
 
     common: MLP

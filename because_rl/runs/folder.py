@@ -26,7 +26,7 @@ from because_rl.training.run import HISTORY
 
 RUN = "run.json"
 METRICS = "metrics.jsonl"
-FORMAT = 3
+FORMAT = 4
 IDENTITY = ("format", "method", "config", "dataset", "data_sha256", "factors", "horizon", "seeds", "chunk", "rounds")
 """The fields of run.json that identify a run: if one of them differs it is another run."""
 DESCRIPTION = (*IDENTITY, "world", "spurious")

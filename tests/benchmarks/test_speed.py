@@ -1,6 +1,7 @@
 """The speed benchmarks: what they measure and report, never how fast this machine is."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -240,7 +241,7 @@ def test_the_run_command_times_train_and_evaluate(root, tmp_path, monkeypatch):
     assert (train["method"], train["data"], train["seeds"]) == ("td3bc", "unlock-random-n10", 1)
     assert list(train["settings"]) == ["hidden=8", "batch=16", "steps=4"]
     assert (evaluate["run"], evaluate["split"], evaluate["episodes"]) == (train["output"], "IO", 2)
-    assert train["root"] == evaluate["root"] == root
+    assert Path(train["root"]) == Path(evaluate["root"]) == root
     assert len(set(caches)) == 1
     assert "because-cost-" in caches[0]  # a new cache, in which nothing is compiled yet
     with pytest.raises(BecauseError, match=r"'because train' ended with exit code 2.*no method 'tdbc'"):

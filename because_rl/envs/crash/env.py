@@ -209,7 +209,7 @@ class Pedestrian(Vehicle):
 
 
 def _disable_collisions(vehicle: Vehicle) -> None:
-    """Collisions that push bodies apart would add edges between any two of them to the graph."""
+    """Collisions that push bodies away from each other would add edges between any two of them to the graph."""
     vehicle.solid = vehicle.check_collisions = False
 
 
