@@ -208,7 +208,7 @@ def test_keyboard(browser, page):
     browser.wait(f"{SHOWN}.join() === 'graph-unlock-medium'")
     browser.js("document.querySelector('.graph .scroll').focus()")
     browser.press("Tab")
-    details = browser.js("document.querySelector('.told-edge').innerText")
+    details = browser.js("document.querySelector('.edge-details').innerText")
     assert details.startswith("agent drives")
     assert "p 1.0e-9, weight 0.90" in details
     unnamed = "[...document.querySelectorAll('input, select, [role=img], [role=region], [role=button]')]"
