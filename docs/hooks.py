@@ -1,16 +1,17 @@
 """Pages may link to any file of the repository as they would on a code host: ``../because_rl/graph.py#L12``.
 
-What some page links to comes along: source as a page with numbered lines, pictures and data as they are, a folder as a
-list of its files. So the site needs no code host, and the same link works there and here.
+Every file that a page links to becomes part of the site: source as a page with numbered lines, pictures and data as
+they are, a folder as a list of its files. So the site needs no code host, and the same link works there and here.
 
-And examples in docstrings (``>>> 1 + 1``), which Markdown takes for quotations, are code.
+Examples in docstrings (``>>> 1 + 1``), which Markdown takes for quotations, are shown as code.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from html import escape
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
@@ -21,8 +22,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
 
-OUTSIDE = re.compile(r"(?<=\]\()\.\./([^)#\s]+)")
-"""The path in a Markdown link that leaves docs/."""
+UPWARD = re.compile(r"(?<=\]\()(?:\.\./)+[^)#\s]+")
+"""The path in a Markdown link that leaves the folder of its page."""
 SHOWN = (".py", ".yaml", ".md", ".toml", ".lock")
 """Shown as pages; other files are copied."""
 
@@ -51,10 +52,11 @@ class FenceExamples(Preprocessor):
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     root = Path(config.docs_dir).parent
-    texts = [page.content_string for page in files.documentation_pages()]
-    for path in sorted({path for text in texts for path in OUTSIDE.findall(text)}):
-        file = (root / path).resolve()
-        if not file.is_relative_to(root) or not file.exists():
+    pages = [(page.src_uri, page.content_string) for page in files.documentation_pages()]
+    targets = {repository_path(link, page) for page, text in pages for link in UPWARD.findall(text)}
+    for path in sorted(targets - {None}):
+        file = root / path
+        if not file.exists():
             continue  # MkDocs will complain about the link, naming its page
         if file.is_dir() or file.suffix in SHOWN:
             made = File.generated(config, place(path, file), content=show(file, path))
@@ -67,17 +69,30 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     root = Path(config.docs_dir).parent
-    return OUTSIDE.sub(lambda link: place(link[1], root / link[1]), markdown)
+
+    def link(match: re.Match[str]) -> str:
+        path = repository_path(match[0], page.file.src_uri)
+        if path is None:
+            return match[0]
+        return posixpath.relpath(place(path, root / path), posixpath.dirname(page.file.src_uri) or ".")
+
+    return UPWARD.sub(link, markdown)
+
+
+def repository_path(link: str, page: str) -> str | None:
+    """The path in the repository of what a page of docs/ links to; None: inside docs/, or outside the repository."""
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
+    return None if path.startswith(("docs/", "../")) else path
 
 
 def place(path: str, file: Path) -> str:
     """Where the site has a file of the repository, among the pages of docs/."""
-    inside = PurePosixPath("source") / path
-    return f"{inside}.md" if file.is_dir() or file.suffix in SHOWN else str(inside)
+    inside = posixpath.join("source", path)
+    return f"{inside}.md" if file.is_dir() or file.suffix in SHOWN else inside
 
 
 def show(file: Path, path: str) -> str:
-    """A page on it, without a table of contents and left out of the search."""
+    """A page that shows the file, without a table of contents and left out of the search."""
     head = f"---\ntitle: {file.name}\nhide: [toc]\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n"
     if file.is_dir():
         names = sorted(inside.name for inside in file.iterdir() if not inside.name.startswith("."))

@@ -1,5 +1,5 @@
-"""The documentation holds: the site builds without a warning and fetches nothing, links lead somewhere, commands and
-settings exist, and the method that it teaches to write is one."""
+"""The documentation is correct: the site builds without a warning and fetches nothing, links lead to files and lines
+that exist, commands and settings exist, and the method that docs/adding_a_method.md writes trains and acts."""
 
 import os
 import re
@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 import typer
 
-from because_rl.algorithms.registry import METHODS, configure
+from because_rl.algorithms.registry import METHODS, Entry, configure, make_method
 from because_rl.cli.main import app
-from because_rl.datasets.collect import collect
-from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
-from because_rl.runs.train import load_for_training
 from because_rl.training.run import Run
+from benchmarks.__main__ import bench
 from tests.chromium import CHROMIUM, Browser
+from tests.support import small
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*.md")])
-TITLE = [page.name for page in PAGES]
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
+TITLE = [str(page.relative_to(ROOT)) for page in PAGES]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
-LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[(`[^`\n]+`|[^\]\n]*)\]\(([^)\s]+)\)")
+"""Text and target of a link; text in backticks may contain brackets."""
 ELSEWHERE = re.compile(r"""(?:src|<link[^>]*href)=["']?(?:https?:)?//|url\(["']?(?:https?:)?//|@import""")
 
 
@@ -38,23 +38,24 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocs", reason="MkDocs is not installed (pip install 'because-rl[docs]')")
     folder = tmp_path_factory.mktemp("docs") / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    # Not --quiet: warnings that are not told are not counted either, and a strict build would pass.
+    # Not --quiet: it hides warnings and no longer counts them, and a strict build would pass.
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300)
     assert built.returncode == 0, built.stderr
     return folder
 
 
-def test_the_site_has_every_page_and_its_styles_and_pages_load_nothing_from_elsewhere(site):
-    assert {f"{page.stem}.html" for page in ROOT.glob("docs/*.md")} <= {page.name for page in site.iterdir()}
+def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site):
+    for page in ROOT.glob("docs/**/*.md"):
+        assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").exists()
     for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
-        found = ELSEWHERE.search(re.sub(r"<pre.*?</pre>", "", file.read_text(), flags=re.DOTALL))
-        assert not found, f"{file.relative_to(site)}: {found}"
+        remote = ELSEWHERE.search(re.sub(r"<pre.*?</pre>", "", file.read_text(), flags=re.DOTALL))
+        assert not remote, f"{file.relative_to(site)}: {remote}"
     assert 'id="L102"' in (site / "source/because_rl/algorithms/because.py.html").read_text()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-def test_the_site_works_from_disk_on_a_phone_in_the_dark_and_its_search_finds(site, tmp_path):
+def test_the_site_works_from_disk_on_a_dark_phone(site, tmp_path):
     with Browser(tmp_path / "chromium") as browser:
         browser.open((site / "concepts.html").as_uri(), width=390, dark=True)
         assert browser.js("document.body.dataset.mdColorScheme") == "slate"
@@ -71,7 +72,7 @@ def test_the_site_works_from_disk_on_a_phone_in_the_dark_and_its_search_finds(si
 
 # Links --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("page", PAGES, ids=TITLE)
-def test_links_lead_to_files_and_line_links_to_the_line_that_they_quote(page):
+def test_links_lead_to_files_and_to_the_lines_they_quote(page):
     for text, target in LINK.findall(FENCE.sub("", page.read_text())):
         path, _, anchor = target.partition("#")
         if "://" in target or not path:
@@ -86,34 +87,35 @@ def test_links_lead_to_files_and_line_links_to_the_line_that_they_quote(page):
 
 
 # Commands -----------------------------------------------------------------------------------------------
-BECAUSE = typer.main.get_command(app)
+PROGRAMS = {"because": typer.main.get_command(app), "python -m benchmarks": typer.main.get_command(bench)}
+COMMAND = re.compile(rf"({'|'.join(PROGRAMS)})\s+([a-z].*)")
 
 
-def written(page):
-    """Pieces of code of a page, without prose: the lines of plain code blocks, and what stands in the text."""
+def code_lines(page):
+    """The code of a page, without prose: lines of plain code blocks, and what the text has in backticks."""
     text = page.read_text()
     blocks = [body for language, body in FENCE.findall(text) if language.strip() in ("", "bash", "sh")]
     return [line for block in blocks for line in block.splitlines()] + INLINE.findall(FENCE.sub("", text))
 
 
-def words_of(line):
+def split_words(line):
     return [word for word in shlex.split(line, comments=True) if word != "..."]
 
 
+LINES = [(title, line) for page, title in zip(PAGES, TITLE, strict=True) for line in code_lines(page)]
+LINES += [
+    ("Makefile", line) for line in re.findall(r"^\t\$\(BIN\)/(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+]
 COMMANDS = [
-    pytest.param(words_of(line)[1:], id=f"{page.name}: {line.partition('#')[0].strip()}")
-    for page in PAGES
-    for line in written(page)
-    if re.match(r"because\s+[a-z]", line)
-] + [
-    pytest.param(words_of(line)[1:], id=f"Makefile: {line}")
-    for line in re.findall(r"^\t\$\(BIN\)/(because .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    pytest.param(match[1], split_words(match[2]), id=f"{title}: {line.partition('#')[0].strip()}")
+    for title, line in LINES
+    if (match := COMMAND.match(line))
 ]
 
 
-@pytest.mark.parametrize("words", COMMANDS)
-def test_commands_and_their_options_exist(words):
-    command = BECAUSE
+@pytest.mark.parametrize(("program", "words"), COMMANDS)
+def test_commands_and_their_options_exist(program, words):
+    command = PROGRAMS[program]
     while hasattr(command, "commands"):
         assert words, "a group alone does nothing"
         assert words[0] in command.commands
@@ -122,8 +124,10 @@ def test_commands_and_their_options_exist(words):
     assert not left, f"more arguments than the command takes: {left}"
 
 
-def test_many_commands_are_found():
-    assert len(COMMANDS) > 60
+def test_many_commands_of_both_programs_are_checked():
+    programs = [command.values[0] for command in COMMANDS]
+    assert programs.count("because") > 60
+    assert programs.count("python -m benchmarks") > 10
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLE)
@@ -144,9 +148,9 @@ def fits(entry, name, value):
 @pytest.mark.parametrize("page", PAGES, ids=TITLE)
 def test_make_has_the_targets_that_are_named(page):
     known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for line in written(page):
+    for line in code_lines(page):
         if line.startswith("make "):
-            assert set(words_of(line)[1:]) <= set(known), line
+            assert set(split_words(line)[1:]) <= set(known), line
 
 
 # Methods ------------------------------------------------------------------------------------------------
@@ -156,26 +160,26 @@ def test_every_method_is_on_the_page_of_methods_and_no_other():
 
 
 def test_the_method_that_the_docs_write_learns_and_acts(tmp_path, monkeypatch):
-    """The very block of docs/adding_a_method.md, on a small Unlock dataset."""
+    """The very block of docs/adding_a_method.md, registered and trained on a small dataset."""
     blocks = FENCE.findall((ROOT / "docs/adding_a_method.md").read_text())
-    (source,) = [body for title, body in blocks if "clone.py" in title]
-    file = tmp_path / "clone.py"
+    (source,) = [body for title, body in blocks if "entropy.py" in title]
+    file = tmp_path / "entropy.py"
     file.write_text(source)
-    spec = spec_from_file_location("clone", file)
-    clone = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "clone", clone)
-    spec.loader.exec_module(clone)
-    collect(Recipe.parse("unlock-medium", 20), tmp_path, workers=1)
-    data = load_for_training("unlock-medium-n20", tmp_path)
-    run = Run([0, 1], chunk=20)
+    spec = spec_from_file_location("entropy", file)
+    entropy = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "entropy", entropy)
+    spec.loader.exec_module(entropy)
+    monkeypatch.setitem(METHODS, "entropy", Entry(entropy.Entropy, entropy.EntropyConfig))
+    data, run = small("unlock"), Run([0, 1], chunk=20)
     jax.config.update("jax_disable_most_optimizations", True)  # of programs that run once
     try:
-        agent = clone.Clone(clone.CloneConfig(steps=60, batch=64, hidden=16, rate=1e-2)).fit(data, run)
+        agent = make_method("entropy", {"world_steps": 60, "batch": 32, "hidden": 16, "rate": 1e-2}).fit(data, run)
         agent.begin(3, seed=0)
         action = agent.act(np.stack([data.state[:3]] * 2), np.stack([data.goal[:3]] * 2), data.horizon)
     finally:
         jax.config.update("jax_disable_most_optimizations", False)
-    loss = run.history["clone"]["imitation"]
+    loss = run.history["world"]["nll"]
     assert (loss[-1] < loss[0] - 0.02).all()
     assert action.shape == (2, 3)
     assert np.isin(action, range(len(data.factors.codes))).all()
+    assert (agent.pessimism > 0).all()

@@ -98,7 +98,8 @@ def compare(
     intervals drawn with `seed`.
 
     Args:
-        a, b: runs by task name.
+        a: runs of one side by task name.
+        b: runs of the other side by task name.
         alternative: 'greater' asks whether `a` is better, 'two-sided' for any difference.
 
     Returns:
