@@ -209,7 +209,7 @@ def test_keyboard(browser, page):
     browser.js("document.querySelector('.graph .scroll').focus()")
     browser.press("Tab")
     details = browser.js("document.querySelector('.edge-details').innerText")
-    assert details.startswith("agent drives")
+    assert details.startswith("Effects of agent")
     assert "p 1.0e-9, weight 0.90" in details
     unnamed = "[...document.querySelectorAll('input, select, [role=img], [role=region], [role=button]')]"
     unnamed += ".filter(e => !e.ariaLabel && !e.closest('label')).length"
