@@ -62,10 +62,14 @@ def make_planner_agent(
 ) -> PlannerAgent:
     """The agent that plans in a fitted model, which all model-based methods return.
 
-    `predict` is the fitted model, `parameters` what it reads, with a leading axis of seeds. `diagnostics` are numbers
-    to report, one per seed.
+    `predict` is the fitted model, `parameters` what it reads, with a leading axis of seeds on every array.
+    `diagnostics` are numbers to report, one per seed.
     """
-    parameters, seeds = {**parameters, **proposals.parameters}, len(run.seeds)
+    # An Equinox model may hold functions as leaves.
+    arrays, static = eqx.partition(dict(parameters), lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
+    if jax.tree.leaves(static):
+        predict = partial(_predict_with_static, predict, static)
+    parameters, seeds = {**arrays, **proposals.parameters}, len(run.seeds)
     learned = LearnedModel(
         partial(_imagine, predict, prepared.layout, prepared.stats),
         partial(_successor, predict, prepared.layout, prepared.stats),
@@ -82,6 +86,12 @@ def make_planner_agent(
     else:
         pessimism = np.full(seeds, c.pessimism)
     return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism, diagnostics)
+
+
+def _predict_with_static(
+    predict: Predict, static: Any, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
+) -> tuple[list[Outputs], Array]:
+    return predict(layout, stats, {**p, **eqx.combine({name: p[name] for name in static}, static)}, state, action)
 
 
 def _imagine(

@@ -81,6 +81,12 @@ CHANGES: dict[str, tuple[Mapping[str, Any], ...]] = {
     # At .1 mutual information hardly matters; the reward's weight keeps in ar and r what would be cheaper elsewhere.
     "ifactor": ({"kl": 0.01}, {"rewarded": 1.0, "moved": 1.0}, {"reward": Times(3)}),
 }
+PLANNING_CHANGES: tuple[Mapping[str, Any], ...] = (
+    {"rate": Times(0.3)},
+    {"hidden": Times(2)},
+    {"world_steps": Times(2)},
+)
+"""For a method that plans in a learned model and has no entry in `CHANGES`."""
 SHARED = {name: "because" for name in ("because-paper", "optimism", "linear", "full")}
 """Methods without trials of their own -> the method whose trials they share. An ablation is BECAUSE less one thing, and
 would not be if it were tuned separately; because-paper has the paper's settings."""
@@ -95,9 +101,12 @@ def trials(method: str, world: str, given: Mapping[str, Any] | None = None) -> l
     [{}, {'alpha': 0.3}, {'alpha': 3.0}]
     """
     from because_rl.algorithms.registry import METHODS, make_method
+    from because_rl.planning.proposals import PlanningConfig
 
     changes = CHANGES.get(SHARED.get(method, method))
-    if method not in METHODS or changes is None:
+    if changes is None and method in METHODS and issubclass(METHODS[method].config, PlanningConfig):
+        changes = PLANNING_CHANGES
+    if changes is None:
         raise BecauseError(
             f"There are no trials for the method {method!r}.",
             need=f"one of {', '.join(CHANGES)}.",
