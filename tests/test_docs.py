@@ -159,6 +159,7 @@ def test_every_method_is_on_the_page_of_methods_and_no_other():
     assert sorted(table) == sorted(METHODS)
 
 
+@pytest.mark.slow
 def test_the_method_that_the_docs_write_learns_and_acts(tmp_path, monkeypatch):
     """The very block of docs/adding_a_method.md, registered and trained on a small dataset."""
     blocks = FENCE.findall((ROOT / "docs/adding_a_method.md").read_text())

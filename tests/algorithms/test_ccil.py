@@ -12,6 +12,7 @@ from tests.algorithms.builders import actions_by_cells, actions_on_first_rows, c
 pytestmark = pytest.mark.usefixtures("unoptimised")
 
 
+@pytest.mark.slow
 def test_it_drops_what_does_not_cause_the_action():
     data, _ = confounded()
     settings = {"hidden": 32, "batch": 128, "steps": 1000, "rate": 3e-3}
@@ -27,6 +28,7 @@ def test_it_drops_what_does_not_cause_the_action():
     np.testing.assert_array_equal(actions, actions_on_first_rows(agent, other))  # what is dropped has no effect at all
 
 
+@pytest.mark.slow
 def test_it_clones_discrete_actions_of_training_rows():
     """By default it takes the likeliest action, so it should be right on every row that it was trained on."""
     data, number = actions_by_cells()

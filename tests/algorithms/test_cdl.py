@@ -47,6 +47,7 @@ def parents(data, graph):
 SMALL = {"hidden": 32, "features": 16, "batch": 64, "rate": 3e-3}
 
 
+@pytest.mark.slow
 def test_information_recovers_a_known_graph():
     data = chain()
     for graph in fitted_graphs(data, CDLConfig(**SMALL, tau=0.1, world_steps=800), [0, 1]):
@@ -55,6 +56,7 @@ def test_information_recovers_a_known_graph():
         np.testing.assert_array_equal(goal_ancestors(layout, graph), [1, 1, 0])  # the copy leads nowhere
 
 
+@pytest.mark.long
 def test_a_learned_mask_recovers_a_known_graph():
     data = chain()
     config = CDLConfig(**SMALL, variant="regularised", world_steps=800, mask_rate=0.02, sparsity=0.003)
@@ -89,6 +91,7 @@ def test_information_is_a_difference_of_log_likelihoods():
     assert body.value.shape == (2, 40, 2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unlock", "crash"])
 def test_inputs_left_out_have_no_path_to_a_target(kind):
     data = small(kind, episodes=2)

@@ -109,6 +109,7 @@ def check_actions(actions, data):
         assert (actions <= data.action.max(0)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DISTINCT)
 def test_a_method_learns_acts_resumes_and_loads(name, tmp_path):
     data = data_of("lamps")
@@ -215,6 +216,7 @@ TRACED = {"gnn": "unlock", "cdl": "crash", "td3bc": "lift"}
 """The pairs that are always traced; the others take minutes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "world"),
     [

@@ -52,6 +52,7 @@ def fitted_variances(strength):
     return *variance.mean(1).T, effect.reshape(2, c.worlds, c.members).mean(2)
 
 
+@pytest.mark.slow
 def test_confounding_raises_the_delphic_variance_alone():
     none, much = fitted_variances(0.0), fitted_variances(0.5)
     assert (none[0] < 1e-3).all()

@@ -17,6 +17,7 @@ from tests.support import quick
 pytestmark = pytest.mark.usefixtures("unoptimised")
 
 
+@pytest.mark.slow
 def test_x_holds_what_actions_move_and_y_the_rest():
     data = room()
     config = DenoisedMDPConfig(hidden=8, batch=64, world_steps=400, rate=5e-3, share_rate=0.03)

@@ -40,6 +40,7 @@ def likeliest(model, stats, state, action):
     return np.asarray(quick(jax.vmap(row))(jnp.asarray(state), jnp.asarray(action)))
 
 
+@pytest.mark.slow
 def test_it_fits_a_relational_system():
     data = flock()
     layout, stats = layout_and_statistics(data)

@@ -40,6 +40,7 @@ def variance_between_environments(agent, data, side, k):
     return (difference**2).sum() / 4 / phi.var(0).sum()
 
 
+@pytest.mark.slow
 def test_phi_forgets_the_environment_and_the_policy_still_imitates():
     data, side = confounded()
     settings = BRIEF | {"greedy": True, "hidden": 32, "batch": 128, "steps": 800, "rate": 3e-3, "classifier_rate": 1e-2}
@@ -50,6 +51,7 @@ def test_phi_forgets_the_environment_and_the_policy_still_imitates():
     assert (abs(actions[:, :, 0] - expected).mean(1) < 0.08).all()
 
 
+@pytest.mark.slow
 def test_it_clones_discrete_actions_of_training_rows():
     """By default it takes the likeliest action, so it should be right on every row that it was trained on."""
     data, number = actions_by_cells()
@@ -69,6 +71,7 @@ def test_environments_are_the_clusters_of_episodes():
         icil.cluster_episodes(data, train, stats, 1)
 
 
+@pytest.mark.slow
 def test_each_network_descends_its_own_loss():
     data, config = small("lift"), ICILConfig(hidden=8, batch=32)
     _, stats = layout_and_statistics(data)
@@ -92,6 +95,7 @@ def test_each_network_descends_its_own_loss():
     assert largest(slopes["imitation"]._replace(policy=0.0, phi=0.0)) == 0.0
 
 
+@pytest.mark.slow
 def test_energy_is_low_near_data_and_chains_differ_by_seed():
     data, _ = confounded(40)
     _, stats = layout_and_statistics(data)

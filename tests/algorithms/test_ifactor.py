@@ -18,6 +18,7 @@ from tests.algorithms.builders import layout_and_statistics, room
 pytestmark = pytest.mark.usefixtures("unoptimised")
 
 
+@pytest.mark.slow
 def test_four_signals_end_up_in_four_blocks():
     data, train = room(), ~room().held_out
     config = IFactorConfig(hidden=8, batch=64, world_steps=1200, rate=5e-3, share_rate=0.03)  # to leave ar takes time

@@ -30,6 +30,7 @@ def two_ways(n=3000):
     return line(x, push, x + np.where(x > 0, rng.choice([-1.0, 1.0], n), 0.5 * push) + 0.1 * rng.normal(size=n))
 
 
+@pytest.mark.slow
 def test_the_penalty_falls_on_transitions_the_model_has_wrong():
     data, config = two_ways(), MnMConfig(hidden=16, batch=128, world_steps=300, rate=5e-3, discriminator_rate=5e-3)
     layout, stats = layout_and_statistics(data)
@@ -81,6 +82,7 @@ def test_samples_follow_the_likelihoods():
     assert set(np.unique(samples[:, 2:5].sum(1))) == {0.0, 1.0}  # the key may be nowhere
 
 
+@pytest.mark.slow
 def test_each_term_moves_its_own_network_alone():
     data = two_ways(100)
     layout, stats = layout_and_statistics(data)

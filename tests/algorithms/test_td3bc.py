@@ -95,7 +95,10 @@ def logged(world, n, seed=0):
 LEARN = {"alpha": 10.0, "hidden": 32, "batch": 128, "steps": 1500, "critic_rate": 3e-3, "actor_rate": 1e-3, "tau": 0.02}
 
 
-@pytest.mark.parametrize("world", [Steps(), Slide()], ids=["discrete", "continuous"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "world", [pytest.param(Steps(), id="discrete", marks=pytest.mark.long), pytest.param(Slide(), id="continuous")]
+)
 def test_the_policy_beats_the_behaviour(world):
     data, behaviour = logged(world, 1200)
     agent = make_method("td3bc", LEARN).fit(data, Run([0, 1]))
@@ -197,6 +200,7 @@ def test_the_losses_are_those_of_the_paper(world):
         np.testing.assert_allclose(a, b, atol=1e-6)  # the actor's loss does not move the critics
 
 
+@pytest.mark.slow
 def test_the_actor_is_delayed_and_targets_follow():
     data, _, _, _, stage = pieces(Slide(), delay=3)
     history = []

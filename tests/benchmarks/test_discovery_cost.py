@@ -69,6 +69,7 @@ def test_costs_are_compared_and_drawn(tmp_path):
         assert (tmp_path / f"cost.{suffix}").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_measurement_covers_all_pairs(monkeypatch):
     tiny = Budget(centres=20, learn_rows=200, learn_centres=20, probe_rows=200, probe_centres=20)
     monkeypatch.setattr(bench, "ResidualTest", lambda: ResidualTest(budget=tiny, confounder=False))
@@ -82,6 +83,7 @@ def process_of_measurement(test, n, pairs, seed):
     return [cost_row(test, n, 1.0) | {"process": os.getpid()}]
 
 
+@pytest.mark.slow
 def test_every_measurement_has_a_process_of_its_own(monkeypatch):
     monkeypatch.setattr(bench, "measure", process_of_measurement)
     reports = []

@@ -256,6 +256,7 @@ def test_an_experiment_is_timed_in_separate_processes(root, tmp_path):
         run_cost("unlock-random-n10", "tdbc", root=root)
 
 
+@pytest.mark.slow
 def test_planning_speed_counts_the_operations_of_the_model():
     result = planning_speed(16, ("crash",), episodes=2, population=8, horizon=2, matmul=64)
     (row,) = result["rows"]

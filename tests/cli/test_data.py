@@ -41,6 +41,7 @@ def test_collect_list_and_check(tmp_path):
     assert "Needed:" in refused.stderr
 
 
+@pytest.mark.slow
 def test_show_renders_a_strip(tmp_path):
     result = json.loads(because("show", "unlock-O-expert", "-o", tmp_path / "a.png", "--json").stdout)
     assert result["success"] in (True, False)
@@ -49,6 +50,7 @@ def test_show_renders_a_strip(tmp_path):
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_graph_is_drawn_the_same_twice(tmp_path, suffix):
     graph = json.loads(because("graph", "unlock", "-o", tmp_path / f"a.{suffix}", "--json").stdout)

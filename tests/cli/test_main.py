@@ -16,6 +16,7 @@ from tests.support import because, because_process
 COMMANDS = typer.main.get_command(app).commands
 
 
+@pytest.mark.slow
 def test_process_prints_json_alone(tmp_path):
     summary = json.loads(because_process("collect", "unlock-medium", "--episodes", 3, "--json", root=tmp_path).stdout)
     assert summary["episodes"] == 3
@@ -29,6 +30,7 @@ def test_process_with_bad_input_ends_with_exit_code_2(tmp_path):
     assert "unlock-superb" in refused.stderr
 
 
+@pytest.mark.slow
 def test_interrupted_process_ends_with_exit_code_130(tmp_path):
     command = ["collect", "unlock-random", "--episodes", "1000000", "--root", str(tmp_path)]
     process = subprocess.Popen(

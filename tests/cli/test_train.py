@@ -17,6 +17,7 @@ def root(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_train_evaluate_and_report(root, tmp_path):
     data = "because/unlock-medium-n20-v0"
     command = ("train", "ccil", "--data", data, "--seeds", 2, *SETTINGS)
@@ -33,6 +34,7 @@ def test_train_evaluate_and_report(root, tmp_path):
     assert (tmp_path / "page" / "index.html").read_text().count("<svg") == 2
 
 
+@pytest.mark.slow
 def test_discover_writes_graph_and_pictures(root, tmp_path):
     because("collect", "unlock-medium", root=root)
     command = ("discover", "unlock-medium", "--json", "-o", tmp_path / "g", "--forbid", "door->agent")

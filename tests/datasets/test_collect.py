@@ -166,6 +166,7 @@ print(kills)
 """
 
 
+@pytest.mark.slow
 def test_kills_at_every_write_change_nothing(root):
     """Each attempt continues the one before and is killed one write later, until one gets to its end."""
     recipe = Recipe.parse("unlock-medium", 30)
@@ -194,6 +195,7 @@ collecting.collect(Recipe.parse("crash-expert", 12), sys.argv[1], workers=2, pro
 """
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_killed_parent_and_keep_their_chunks(root, monkeypatch):
     recipe = Recipe.parse("crash-expert", 12)
     collect(recipe, root / "undisturbed", workers=1)

@@ -88,6 +88,7 @@ def with_nans(function):
     return lambda *arguments: jax.tree.map(lambda leaf: leaf * jnp.nan, function(*arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_accelerated_engine_gives_the_same(monkeypatch, short):
     """The short version has one width of targets, one update of the metric, and no compiler optimisation."""

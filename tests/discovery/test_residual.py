@@ -171,6 +171,7 @@ def between_bodies(edges):
     return [edge for edge in edges if set(edge) <= {"ego", "car", "ped1", "ped2"}]
 
 
+@pytest.mark.slow
 def test_hidden_slope_makes_no_edges_between_crash_bodies():
     """With 120 episodes only the collision flags, which are rarely set, lose edges."""
     budget = Budget(centres=100, learn_rows=1500, learn_centres=80, probe_rows=800, probe_centres=60)

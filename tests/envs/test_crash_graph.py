@@ -81,6 +81,7 @@ def test_graph_has_the_eighteen_edges():
     assert len(Crash.make_true_graph(4).edges) == 21
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "spurious"), [("I", 2), ("O", 1)])
 def test_swaps_in_highway_env_match_the_graph(split, spurious):
     check_edges(swap_in_highway_env(split, 250, 0, spurious), Crash.make_true_graph(spurious))

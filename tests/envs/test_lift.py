@@ -82,6 +82,7 @@ def test_spaces_have_the_sizes_of_the_paper(env):
 
 
 # robosuite -----------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_state_matches_robosuites_observation(env):
     env.reset(seed=3)
     for action in random_actions(3, 1)[:5, 0]:
@@ -157,6 +158,7 @@ def check_batch_matches_robosuite(env, batch, episodes, hold, tolerance):
 
 
 # Actions that are held for several steps drive the arm into its limits and the table, where rounding errors grow.
+@pytest.mark.slow
 @pytest.mark.parametrize(("hold", "tolerance"), [(1, 1e-9), (6, 1e-5)])
 def test_batch_matches_robosuite(env, batch, hold, tolerance):
     check_batch_matches_robosuite(env, batch, 3, hold, tolerance)

@@ -209,6 +209,7 @@ def check_graph(world):
         assert edges_without_effect([overall, near_grasp], graph) == [edge]
 
 
+@pytest.mark.slow
 def test_manipulations_match_the_graph():
     check_graph(BatchLift)
 

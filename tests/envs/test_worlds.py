@@ -61,6 +61,7 @@ def test_passes_gymnasiums_checker(world):
     env.close()
 
 
+@pytest.mark.slow
 @worlds
 def test_seed_determines_the_episode(world):
     env = make(world)
@@ -132,6 +133,7 @@ def check_random_steps_stay_in_space(world, split, min_steps):
     batch.close()
 
 
+@pytest.mark.slow
 @worlds
 @pytest.mark.parametrize("split", SPLITS)
 def test_random_steps_stay_in_space(world, split):

@@ -70,6 +70,7 @@ def roll_oracle(world, split, oracle, episodes, after_act):
         oracle.close()
 
 
+@pytest.mark.slow
 def test_the_oracle_solves_crash_with_an_exact_model():
     """With a sixth of the usual candidates, in a program that is quick to compile."""
     oracle, states, predicted = CrashOracle(0, replace(SHOOTING, population=128)), [], []
@@ -89,6 +90,7 @@ def test_the_oracle_solves_crash_with_an_exact_model():
         np.testing.assert_allclose(states[n + 1], predicted[n], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_oracle_solves_lift_as_planned():
     oracle, ends = LiftOracle(0, population=2), []
 

@@ -73,6 +73,7 @@ def count_cells(folder):
     return len(list((folder / "cells").glob("*.json")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runners", "workers", "count", "kills"),
     [
@@ -134,6 +135,7 @@ def test_workers_die_with_their_runner_and_release_all_claims(tmp_path, start):
             pass
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_workers_and_the_same_command_continues(tmp_path, start):
     folder = tmp_path / "r"
     process = start(folder, 2, 100, 0.05)
@@ -157,6 +159,7 @@ def test_ctrl_c_ends_workers_and_the_same_command_continues(tmp_path, start):
     assert not [line for line in SmallCompute(folder).lines() if "AGAIN" in line]
 
 
+@pytest.mark.slow
 def test_a_job_is_repeated_until_three_workers_died(tmp_path):
     folder, jobs = tmp_path / "r", small_jobs(4)
     status = sweep(jobs, Deadly(folder), folder, workers=2)

@@ -244,6 +244,7 @@ def test_the_repositorys_own_results(browser, tmp_path):
 # The content -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_cells(results, page):
     text = page.read_text()
     result = next(r for r in read_grid_results(results)[0] if (r.method, r.task) == ("because", "unlock-O-medium"))
@@ -278,6 +279,7 @@ def test_without_other_files_the_page_lists_what_is_missing(tmp_path):
         assert m["command"] in text
 
 
+@pytest.mark.slow
 def test_energy_maps_have_a_description(results, page):
     text = page.read_text()
     assert text.count('alt="unlock-medium, Opening: where logged 0.12, elsewhere 0.88"') == 1

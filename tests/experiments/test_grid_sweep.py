@@ -108,6 +108,7 @@ def test_exit_code_and_message_after_an_error(tmp_path, monkeypatch, spec, error
     assert "1 of 1" in command(*sweep, "--dry-run", "--retry-failed").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "workers"), [("ccil", 0), pytest.param("td3bc", 1, marks=pytest.mark.long, id="td3bc in a worker")]
 )
@@ -159,6 +160,7 @@ def test_the_function_of_a_cell_can_be_sent_to_workers(tmp_path):
     assert pickle.loads(pickle.dumps((compute, grid_jobs()))) == (compute, grid_jobs())  # noqa: S301  (our own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each_write", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_full_disk_while_training_loses_nothing(tmp_path, monkeypatch, compile_cache, spec, each_write):
     """Fails at a checkpoint and at a cell, or at every file that a job writes."""

@@ -290,6 +290,7 @@ def test_the_help_names_every_experiment():
     assert NAMES.split(", ") == list(EXPERIMENTS)
 
 
+@pytest.mark.slow
 def test_from_nothing_to_files_and_nothing_twice(tmp_path, root, compile_cache, monkeypatch):
     small = replace(TINY, settings={"ccil": SMALL_SETTINGS}, grid=replace(TINY.grid, chunk=20, ratios=(0.1,)))
     monkeypatch.setattr(scales, "TINY", replace(small, graph_shares={"unlock": 0.1}, oracle_episodes={"unlock": 5}))

@@ -252,6 +252,7 @@ def small_round(monkeypatch):
         monkeypatch.setattr(module, "TRIALS", 2)
 
 
+@pytest.mark.slow
 def test_an_interrupted_round_continues_and_writes_its_table(tmp_path, root, compile_cache, small_round, monkeypatch):
     calls = []
 

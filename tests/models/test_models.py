@@ -117,6 +117,7 @@ def make(layout, data, graph, seed=0):
 
 
 # The mask ---------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize(("spec", "data"), [(SPEC, line_world), (CELLS, cell_world)])
 def test_a_non_parent_has_no_path_to_its_target(spec, data):
     layout, rng = Layout(spec), np.random.default_rng(0)
@@ -302,6 +303,7 @@ def test_energy_is_lower_on_data_than_on_mixtures(trained, negatives):
     assert jnp.abs(energies(wrong)).max() <= 1
 
 
+@pytest.mark.slow
 def test_each_event_network_never_learns_from_some_episodes():
     data = line_world(200)
     stats = statistics(LAYOUT, *(np.asarray(data[k]) for k in ("state", "action", "next_state")))
@@ -333,6 +335,7 @@ def test_mixtures_take_whole_factors_of_other_rows():
     assert (mixed == np.asarray(x)).mean() > 0.2
 
 
+@pytest.mark.slow
 def test_behaviour_policy_clones_components_spread_bernoulli_and_persistence():
     """Most of the time a follower of the state; in spells of ten steps it does something else altogether."""
     rng = np.random.default_rng(0)
@@ -370,6 +373,7 @@ def test_behaviour_policy_clones_components_spread_bernoulli_and_persistence():
     assert lasts.component == pytest.approx(0.9, abs=0.1)
 
 
+@pytest.mark.slow
 def test_value_grows_towards_the_goal_and_is_zero_at_truncation():
     """On a line of ten cells the right end switches the light on; from the left half nobody ever gets there."""
     spec = FactorSpec(
@@ -406,6 +410,7 @@ def test_value_grows_towards_the_goal_and_is_zero_at_truncation():
     assert value(2, want=0.0) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_silu_and_its_derivatives_are_those_of_jax():
     """It has a derivative of its own, which energies differentiate once more."""
     ours, theirs = silu, jax.nn.silu

@@ -73,6 +73,7 @@ def test_shooting_reaches_the_goal_with_one_compiled_program(method, proposals):
     assert program._cache_size() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["best", "cem"])
 def test_the_last_plan_is_kept(method):
     config = replace(CONFIG, population=8, method=method)
@@ -200,6 +201,7 @@ def test_attained_is_a_probability_where_events_are():
     assert attained(spec, state, jnp.asarray([1.0, 0.0])) == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_an_agent_plans_only_for_worlds_not_at_their_goal(monkeypatch):
     """What is planned for one world depends neither on the others nor on how many are planned for at once."""
     data = SimpleNamespace(factors=MASS, action=np.array([[-1.0], [1.0]], np.float32), horizon=8)

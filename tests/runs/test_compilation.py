@@ -9,6 +9,8 @@ from because_rl.runs.compilation import SEQUENTIAL, disable_concurrent_ops
 # Whitening of several kinds of factors: batched triangular solves that XLA would run concurrently.
 SOLVES = """
 import jax, jax.numpy as jnp, numpy as np
+
+import pytest
 from because_rl.runs.compilation import disable_concurrent_ops
 disable_concurrent_ops()
 
@@ -27,6 +29,7 @@ print(jnp.isfinite(jax.jit(lambda b: jax.lax.scan(step, b, length=30)[0])(blocks
 """
 
 
+@pytest.mark.slow
 def test_concurrent_triangular_solves_do_not_deadlock():
     """Without `disable_concurrent_ops` this program never ends where there are two cores."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

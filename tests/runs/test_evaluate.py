@@ -9,6 +9,7 @@ from because_rl.runs import evaluate
 from because_rl.runs.evaluate import evaluate_run, final_and_best
 
 
+@pytest.mark.slow
 def test_run_is_evaluated_in_its_world(home):
     result = evaluate_run(home / "run", home, "O", 5)["O"]
     assert (len(result["per_seed"]), result["episodes"], result["split"]) == (2, 5, "O")
@@ -21,6 +22,7 @@ def test_run_is_evaluated_in_its_world(home):
         evaluate_run(home / "run", home, "X", 5)
 
 
+@pytest.mark.slow
 def test_splits_in_processes_give_the_same_outcomes(home, monkeypatch):
     together = evaluate_run(home / "run", home, "IO", 3)
     progress = []

@@ -31,6 +31,7 @@ def log(tmp_path_factory):
     return write(folder / "log.hdf5", arrays(40, 10))
 
 
+@pytest.mark.slow
 def test_fit_gives_graph_accuracy_and_policy(log, tmp_path):
     """In short: only the world model is trained. The long version below trains all stages, and its policy acts."""
     out, spec = tmp_path / "fitted", log.parent / "goal.json"
@@ -61,6 +62,7 @@ def test_fit_gives_graph_accuracy_and_policy(log, tmp_path):
     assert "episodes that end at their goal" in text
 
 
+@pytest.mark.slow
 def test_fit_without_a_goal_has_no_policy(log, tmp_path):
     """Untrained: the programs to begin with are those of the test above."""
     out = tmp_path / "fitted"
@@ -115,6 +117,7 @@ def cartpole(tmp_path_factory):
     return folder / "cartpole.hdf5"
 
 
+@pytest.mark.slow
 def test_cartpole_has_the_graph_of_its_equations(cartpole, tmp_path):
     log, spec = read_log(cartpole), FactorSpec.from_file(cartpole.parent / "factors.yaml")
     write_dataset(prepare_log(log, add_action_codes(log, spec)), tmp_path / "data")

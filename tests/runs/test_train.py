@@ -55,6 +55,7 @@ def test_unfinished_run_is_not_loaded_and_continues(home, tmp_path):
         load_agent(folder, home)
 
 
+@pytest.mark.slow
 def test_rounds_are_kept_and_continue_to_the_same_bits(home, tmp_path):
     """Three rounds of CCIL, which has one stage, end where one round does, also if stopped within the second."""
 
@@ -139,6 +140,7 @@ KILLER = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.long)])
 def test_killed_at_random_and_resumed_gives_the_same_bits(home, tmp_path, kills):
     settings = SETTINGS | {"steps": 100 * kills}

@@ -12,6 +12,7 @@ from because_rl.training.run import Run
 from tests.training.line import fixed, line_data, line_stage, same_bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_stopped_at_random_chunks_and_resumed_gives_the_same_bits(tmp_path, seed):
     data, stage = line_data(), line_stage(95)
@@ -107,6 +108,7 @@ def test_cached_arrays_are_computed_once(tmp_path):
         np.testing.assert_array_equal(Run([0], tmp_path).cached("mask", compute)["a"], np.arange(3))
 
 
+@pytest.mark.slow
 def test_runs_that_share_a_folder_train_a_stage_once(tmp_path):
     reports = []
 
