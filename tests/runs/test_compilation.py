@@ -4,13 +4,13 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from because_rl.runs.compilation import SEQUENTIAL, disable_concurrent_ops
 
 # Whitening of several kinds of factors: batched triangular solves that XLA would run concurrently.
 SOLVES = """
 import jax, jax.numpy as jnp, numpy as np
-
-import pytest
 from because_rl.runs.compilation import disable_concurrent_ops
 disable_concurrent_ops()
 
