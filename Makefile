@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 # Commands and tests start many processes: without compiled modules each would spend seconds on imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo browser test test-fast test-all coverage lint bench docs clean
+.PHONY: setup demo browser test pytest test-fast test-all coverage lint bench docs clean
 
 setup: $(STAMP)
 
@@ -47,8 +47,13 @@ browser:
 	  { apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || \
 	  echo "No Chromium: the tests of the report in a browser are skipped (on Debian, apt-get install chromium)"
 
-test: lint browser
-	$(BIN)/pytest -n 2 --dist worksteal
+# Chromium is installed beside the Python packages, and linters run beside the tests: each would leave a core idle.
+test:
+	@$(MAKE) --no-print-directory -j2 setup browser
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint pytest
+
+pytest: setup
+	$(BIN)/pytest -n 2 --dist worksteal --durations=10
 
 test-fast: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not long"

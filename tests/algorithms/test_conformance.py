@@ -36,6 +36,8 @@ TINY |= {"mask": "full", "layers": 1, "features": 8, "worlds": 2, "members": 2, 
 CLASSES = [entry.method for entry in METHODS.values()]
 DISTINCT = [name for n, name in enumerate(METHODS) if METHODS[name].method not in CLASSES[:n]]
 """One name for each method class: ablations and presets are left out."""
+RESUMED = ("ccil", "td3bc")
+"""Always stopped and resumed; the same code does so for all, and the long version tries it with all."""
 FALLS = {"mnm": "nll", "icil": "imitation", "td3bc": "critic"}
 """The metric that training lowers, where not every player's loss can fall at once."""
 
@@ -111,7 +113,7 @@ def check_actions(actions, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DISTINCT)
-def test_a_method_learns_acts_resumes_and_loads(name, tmp_path):
+def test_a_method_learns_acts_and_loads(name, tmp_path):
     data = data_of("lamps")
     run, agent = train(name, "lamps", tmp_path / "whole")
     for stage, history in run.history.items():
@@ -122,14 +124,21 @@ def test_a_method_learns_acts_resumes_and_loads(name, tmp_path):
     check_actions(actions, data)
     np.testing.assert_array_equal(actions, acts(agent, data))  # `begin` starts anew
 
-    train(name, "lamps", tmp_path / "stopped", stop=True)
+    loading = Run([0, 1], tmp_path / "whole", lambda *_: pytest.fail("trained again"), CHUNK)
+    np.testing.assert_array_equal(actions, acts(make(name).fit(data, loading), data))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name if name in RESUMED else pytest.param(name, marks=pytest.mark.long) for name in DISTINCT]
+)
+def test_a_stopped_training_resumes_to_the_same_bits(name, tmp_path):
+    for folder, stop in (("whole", False), ("stopped", True)):
+        train(name, "lamps", tmp_path / folder, stop=stop)
     whole, stopped = kept(tmp_path / "whole"), kept(tmp_path / "stopped")
     assert whole.keys() == stopped.keys()
     for key, values in whole.items():
         np.testing.assert_array_equal(values, stopped[key], err_msg=key)
-
-    loading = Run([0, 1], tmp_path / "whole", lambda *_: pytest.fail("trained again"), CHUNK)
-    np.testing.assert_array_equal(actions, acts(make(name).fit(data, loading), data))
 
 
 @pytest.mark.long

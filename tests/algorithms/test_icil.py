@@ -51,7 +51,7 @@ def test_phi_forgets_the_environment_and_the_policy_still_imitates():
     assert (abs(actions[:, :, 0] - expected).mean(1) < 0.08).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_clones_discrete_actions_of_training_rows():
     """By default it takes the likeliest action, so it should be right on every row that it was trained on."""
     data, number = actions_by_cells()
