@@ -50,7 +50,7 @@ browser:
 # Chromium is installed beside the Python packages, and linters run beside the tests: each would leave a core idle.
 test:
 	@$(MAKE) --no-print-directory -j2 setup browser
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lint pytest
+	@$(MAKE) --no-print-directory -j2 lint pytest
 
 pytest: setup
 	$(BIN)/pytest -n 2 --dist worksteal --durations=10
