@@ -8,11 +8,18 @@ import tempfile
 os.environ.setdefault("MUJOCO_GL", "egl")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # beside another worker its threads wait in busy loops
+# Tests run many small programs a few times each: compile them quickly, not well. The last flag is the one that training
+# several seeds sets (`runs.compilation`); flags are part of a program's address in the cache below.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_enable_concurrency_optimized_scheduler=false",
+)
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # Most of the time goes into compiling the same programs: all workers, and the commands that tests start, share
     # them. Only the first process gets here; the others inherit the place.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="because-programs-")
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
@@ -23,14 +30,6 @@ import pytest
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 np.seterr(invalid="raise", divide="raise", over="raise")
-
-
-@pytest.fixture(scope="module")
-def without_optimisation():
-    """Compile without optimising: for tests whose programs run a few times and take seconds to optimise."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

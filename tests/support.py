@@ -16,7 +16,6 @@ import numpy as np
 
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.rng import stream
-from because_rl.runs.compilation import disable_concurrent_ops
 from because_rl.transitions import Transitions
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -63,38 +62,6 @@ def because_process(*arguments, root=None, code=0, **environment):
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return Output(done.stdout, done.stderr)
-
-
-@contextlib.contextmanager
-def quick_compilation():
-    """Compile without most optimisations and cache every program, for tests that run small programs a few times.
-
-    XLA_FLAGS is part of a program's address in the cache: it is set here as training several seeds would set it. The
-    environment and JAX's settings are as before afterwards.
-    """
-    settings = {
-        "jax_disable_most_optimizations": True,
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: jax.config.values[name] for name in settings}
-    with mock.patch.dict(os.environ):
-        disable_concurrent_ops()
-        for name, value in settings.items():
-            jax.config.update(name, value)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                jax.config.update(name, value)
-
-
-QUICK = {
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-}
-"""The settings of `quick_compilation` in the environment of another process."""
 
 
 def _command(arguments, root):
@@ -147,11 +114,6 @@ def of_seed(tree, k):
 
 def largest(tree):
     return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
-
-
-def quick(function):
-    """Compiled without the optimiser: for what runs once."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def arrays(episodes=12, length=6, seed=0):

@@ -9,8 +9,6 @@ from because_rl.training.run import Run
 from because_rl.transitions import Transitions
 from tests.algorithms.builders import actions_by_cells, actions_on_first_rows, confounded
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 
 @pytest.mark.slow
 def test_it_drops_what_does_not_cause_the_action():

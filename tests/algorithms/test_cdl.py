@@ -14,9 +14,8 @@ from because_rl.planning.proposals import goal_ancestors
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from tests.algorithms.builders import layout_and_statistics, untrained
-from tests.support import LENGTH, logged, quick, small
+from tests.support import LENGTH, logged, small
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
 PARENTS = {"x": {"x", "push"}, "y": {"x", "y"}, "copy": {"copy"}}
 
 
@@ -78,7 +77,7 @@ def test_information_is_a_difference_of_log_likelihoods():
         outputs = jax.vmap(lambda mask: jax.vmap(lambda row: model(stats, mask, row))(x))(masks)
         return cdl.information(stats, 50.0, model, batch, left_out), outputs
 
-    information, outputs = quick(compute)(jnp.asarray(masks), jnp.asarray(0))
+    information, outputs = jax.jit(compute)(jnp.asarray(masks), jnp.asarray(0))
     body, marker, flag = outputs  # each with leading axes (full or masked, rows)
     change = (data.next_state - data.state)[:, 4] / np.asarray(stats.change)[4]
     z, spread = np.asarray(marker.value)[:, :, 0, 0], np.asarray(marker.spread)[:, :, 0, 0]
@@ -105,7 +104,7 @@ def test_inputs_left_out_have_no_path_to_a_target(kind):
         return negative_log_likelihood(layout, stats, model(stats, jnp.asarray(mask), x), state, next_state)
 
     x = jnp.asarray(np.concatenate([data.state[0], data.action[0]]))
-    slope = np.abs(quick(jax.jacrev(nll))(x))
+    slope = np.abs(jax.jit(jax.jacrev(nll))(x))
     effect = np.stack([slope[:, columns].max(1) for columns in layout.columns])
     assert (effect[mask == 0] == 0).all()
     assert (effect[mask > 0] > 0).mean() > 0.7  # a maximum need not let all of them through

@@ -25,7 +25,6 @@ from because_rl.training.run import Run
 from because_rl.training.stage import skeleton, start
 from tests.support import LENGTH, logged, small
 
-pytestmark = pytest.mark.usefixtures("without_optimisation")
 CHUNK = 20
 TINY = {"hidden": 8, "batch": 16, "steps": 2 * CHUNK, "world_steps": 2 * CHUNK, "energy_steps": 2 * CHUNK}
 TINY |= {"behaviour_steps": 2 * CHUNK, "value_steps": 2 * CHUNK, "behaviour_hidden": 8}

@@ -15,9 +15,8 @@ from because_rl.planning.proposals import broadcast_over_seeds, full_mask
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from tests.algorithms.builders import layout_and_statistics, line, untrained
-from tests.support import LENGTH, logged, quick
+from tests.support import LENGTH, logged
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
 EFFECT = 0.5
 
 
@@ -46,7 +45,7 @@ def fitted_variances(strength):
         expected = delphic.expectations(layout, stats, gates, models, x)[1] * stats.change[None]
         return expected[:, 0], jnp.stack(delphic.variances(expected, c.worlds, c.members))
 
-    pushes = quick(jax.vmap(jax.vmap(predict, (None, None, 0)), (0, 0, None)))
+    pushes = jax.jit(jax.vmap(jax.vmap(predict, (None, None, 0)), (0, 0, None)))
     expected, variance = (np.asarray(a) for a in pushes(models, gates, jnp.linspace(-0.8, 0.8, 9)))
     effect = (expected[:, -1] - expected[:, 0]) / 1.6
     return *variance.mean(1).T, effect.reshape(2, c.worlds, c.members).mean(2)
@@ -116,7 +115,7 @@ def test_z_moves_every_kind_of_factor_around_its_mean():
         values = jax.vmap(lambda z: [out.value for out in world(stats, gates, x, z)])(z)
         return values, world.encode(summary, key)
 
-    values, (z, kl) = quick(compute)(jax.random.key(0))
+    values, (z, kl) = jax.jit(compute)(jax.random.key(0))
     for at_zero, one, other in values:
         assert (np.abs(one - at_zero).max(-1) > 1e-4).all()
         np.testing.assert_allclose((one + other) / 2, at_zero, atol=1e-5)

@@ -12,9 +12,6 @@ from because_rl.envs.tasks import world_class
 from because_rl.models.latent import assignment_probabilities
 from because_rl.training.run import Run
 from tests.algorithms.builders import layout_and_statistics, room, untrained
-from tests.support import quick
-
-pytestmark = pytest.mark.usefixtures("unoptimised")
 
 
 @pytest.mark.slow
@@ -36,7 +33,7 @@ def test_chains_see_their_own_factors_and_x_the_action():
     logits = jnp.asarray([[20.0, 0.0, 20.0, 0.0], [0.0, 20.0, 0.0, 20.0]])
     world = eqx.tree_at(lambda blocks: blocks.assignment_logits, world, logits)
     row = jnp.concatenate([jnp.asarray(data.state[0]), jnp.asarray(data.action[0])])
-    slope = np.asarray(quick(jax.jacrev(lambda row: world(stats, None, row)[0].value))(row))[:, 0]
+    slope = np.asarray(jax.jit(jax.jacrev(lambda row: world(stats, None, row)[0].value))(row))[:, 0]
     hand, weather, bird, plane = np.abs(slope) > 0
     np.testing.assert_array_equal(hand, [1, 0, 1, 0, 1])
     np.testing.assert_array_equal(bird, hand)

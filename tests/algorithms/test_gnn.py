@@ -15,9 +15,8 @@ from because_rl.models.likelihood import decode
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from tests.algorithms.builders import layout_and_statistics, untrained
-from tests.support import logged, of_seed, quick, small
+from tests.support import logged, of_seed, small
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
 FLOCK = GNNConfig(hidden=32, layers=1, own=False, world_steps=500, batch=64, rate=3e-3)
 
 
@@ -37,7 +36,7 @@ def likeliest(model, stats, state, action):
     def row(s, a):
         return decode(model.layout, stats, model(stats, None, jnp.concatenate([s, a])), s, hard=False).state
 
-    return np.asarray(quick(jax.vmap(row))(jnp.asarray(state), jnp.asarray(action)))
+    return np.asarray(jax.jit(jax.vmap(row))(jnp.asarray(state), jnp.asarray(action)))
 
 
 @pytest.mark.slow

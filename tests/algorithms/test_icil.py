@@ -24,9 +24,8 @@ from tests.algorithms.builders import (
     layout_and_statistics,
     untrained,
 )
-from tests.support import largest, of_seed, quick, small
+from tests.support import largest, of_seed, small
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
 BRIEF = {"langevin.training": 40, "langevin.steps": 5, "langevin.buffer": 64, "langevin.chains": 16}
 
 
@@ -81,7 +80,7 @@ def test_each_network_descends_its_own_loss():
     nets = untrained(lambda key: stage.init(key, energy))
     batch = data.batch(data.episode < 4)
     batch["environment"] = jnp.asarray(np.arange(len(batch["state"])) % 2, jnp.float32)
-    slopes = quick(jax.jacrev(lambda nets: stage.loss(nets, energy, batch, jax.random.key(2))[1]))(nets)
+    slopes = jax.jit(jax.jacrev(lambda nets: stage.loss(nets, energy, batch, jax.random.key(2))[1]))(nets)
     assert largest(slopes["energy"].policy) > 1e-4  # through the imagined state
     assert largest(slopes["energy"].phi) > 1e-5
     assert largest(slopes["energy"]._replace(policy=0.0, phi=0.0)) == 0.0  # it cannot fall by imagining wrongly

@@ -15,8 +15,6 @@ from because_rl.training.run import Run
 from because_rl.transitions import Transitions
 from tests.algorithms.builders import layout_and_statistics, room
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 
 @pytest.mark.slow
 def test_four_signals_end_up_in_four_blocks():

@@ -18,9 +18,7 @@ from because_rl.planning.proposals import broadcast_over_seeds, full_mask
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from tests.algorithms.builders import layout_and_statistics, line, untrained
-from tests.support import largest, quick
-
-pytestmark = pytest.mark.usefixtures("unoptimised")
+from tests.support import largest
 
 
 def two_ways(n=3000):
@@ -44,7 +42,7 @@ def test_the_penalty_falls_on_transitions_the_model_has_wrong():
         change = outputs[0].value[0] * stats.change
         return change[0], p["discriminator"](layout, stats, state, action, state + change), penalty
 
-    rows = quick(jax.vmap(jax.vmap(predict, (None, 0, 0)), (0, None, None)))
+    rows = jax.jit(jax.vmap(jax.vmap(predict, (None, 0, 0)), (0, None, None)))
     change, ratio, penalty = (np.asarray(a) for a in rows(parameters, held["state"], held["action"]))
     x, push = data.state[data.held_out, 0], data.action[data.held_out, 0]
     left, right = x < -0.1, x > 0.1
@@ -72,7 +70,7 @@ def test_samples_follow_the_likelihoods():
     stats = statistics(layout, rng.normal(size=(9, 6)), np.ones((9, 1)), rng.normal(size=(9, 6)))
     state, noise = jnp.arange(6.0), jnp.asarray(rng.random((5000, mnm.noise_size(layout))), jnp.float32)
     sample = jax.vmap(partial(mnm.sample_next_state, layout, stats, outputs, state))
-    samples = np.asarray(quick(sample)(noise))
+    samples = np.asarray(jax.jit(sample)(noise))
     change = (samples[:, :2] - np.asarray(state)[:2]) / np.asarray(stats.change)[:2]
     np.testing.assert_allclose(change.mean(0), x[0], atol=0.07)
     np.testing.assert_allclose(change.std(0), np.exp(spread[0]), rtol=0.05)
@@ -89,7 +87,7 @@ def test_each_term_moves_its_own_network_alone():
     gates = make_gates(layout, full_mask(data.factors))
     stage = mnm.mnm_stage(MnMConfig(hidden=8, batch=32), layout, stats)
     nets, batch = untrained(lambda key: stage.init(key, gates)), data.batch(data.episode < 4)
-    slopes = quick(jax.jacrev(lambda nets: stage.loss(nets, gates, batch, jax.random.key(2))[1]))(nets)
+    slopes = jax.jit(jax.jacrev(lambda nets: stage.loss(nets, gates, batch, jax.random.key(2))[1]))(nets)
     for name in ("realism", "hope"):
         assert largest(slopes[name].model) > 1e-5
         assert largest(slopes[name]._replace(model=0.0)) == 0.0

@@ -18,9 +18,7 @@ from because_rl.training.run import Run
 from because_rl.training.stage import fit
 from because_rl.transitions import Transitions
 from tests.algorithms.builders import layout_and_statistics, untrained
-from tests.support import largest, quick
-
-pytestmark = pytest.mark.usefixtures("unoptimised")
+from tests.support import largest
 
 CELLS, HORIZON = 7, 6
 
@@ -187,7 +185,7 @@ def test_the_losses_are_those_of_the_paper(world):
 
         return jax.value_and_grad(loss, has_aux=True)(nets), jax.grad(critic_loss)(nets.critics)
 
-    ((loss, metrics), gradient), critic_gradient = quick(compute)(nets)
+    ((loss, metrics), gradient), critic_gradient = jax.jit(compute)(nets)
     next_value, logged_value, value, distance = expected_terms(data, policy_input, actions, nets)
     y = data.reward + 0.99 * np.where(data.terminated, 0.0, next_value)
     critic = ((logged_value - y) ** 2).mean(1).sum()

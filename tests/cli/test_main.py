@@ -34,13 +34,20 @@ def test_process_with_bad_input_ends_with_exit_code_2(tmp_path):
 def test_interrupted_process_ends_with_exit_code_130(tmp_path):
     command = ["collect", "unlock-random", "--episodes", "1000000", "--root", str(tmp_path)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "because_rl", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "because_rl", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job is started without it
     )
-    while not list(tmp_path.rglob("*.npz")):  # until the first chunk of episodes is kept
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    try:
+        while not list(tmp_path.rglob("*.npz")):  # until the first chunk of episodes is kept
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130, stderr
     assert stdout == ""
     assert "run the same command again" in " ".join(stderr.split())

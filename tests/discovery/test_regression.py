@@ -19,7 +19,6 @@ from because_rl.discovery.regression.redundancy import relatives, variation
 from because_rl.discovery.regression.threads import thread_map
 from because_rl.discovery.variables import Variables
 from because_rl.factors import FactorSpec, pack
-from tests.support import quick
 
 
 # Regression -------------------------------------------------------------------------------------------------
@@ -95,7 +94,7 @@ def test_accelerated_engine_gives_the_same(monkeypatch, short):
     if short:
         monkeypatch.setattr(kernel_ridge, "STEPS", 1)
         for name in PROGRAMS:
-            monkeypatch.setattr(gpu_engine, name, quick(getattr(gpu_engine, name).__wrapped__))
+            monkeypatch.setattr(gpu_engine, name, jax.jit(getattr(gpu_engine, name).__wrapped__))
     widths = (3, 4) if short else (1, 3)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 3))

@@ -9,7 +9,6 @@ import pytest
 from because_rl.models import latent
 from because_rl.rng import stream
 from tests.algorithms.builders import layout_and_statistics, room, untrained
-from tests.support import quick
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def test_kl_is_that_of_two_gaussians(two_blocks):
         outputs = jax.vmap(by_block)(batch["state"], batch["action"], assignment)
         return latent.evidence_bound(stats, model, assignment, batch, 0.1), outputs
 
-    bound, outputs = quick(compute)(model)
+    bound, outputs = jax.jit(compute)(model)
     mean, v = (
         np.asarray(outputs.value)[..., 0],
         np.exp(2 * np.asarray(outputs.spread))[..., 0],
@@ -65,7 +64,7 @@ def test_assignments_are_sampled_by_a_power_and_have_gradients(two_blocks):
         samples = latent.sample_assignments(model, 4000, jax.random.key(0), power)
         return samples, jax.grad(first)(model).assignment_logits
 
-    compiled = quick(sample)
+    compiled = jax.jit(sample)
     for power in (1.0, 4.0):
         samples, slope = compiled(model, power)
         np.testing.assert_allclose(samples.sum(1), 1.0, atol=1e-5)

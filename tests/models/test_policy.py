@@ -9,7 +9,6 @@ import numpy as np
 from because_rl.models.behaviour_policy import action_statistics, behaviour_loss
 from because_rl.models.policy import Categorical, Mixture, sample_bernoulli, sample_one_hot
 from because_rl.rng import stream
-from tests.support import quick
 
 
 def test_samples_follow_their_distribution():
@@ -20,7 +19,7 @@ def test_samples_follow_their_distribution():
         one_hot, bernoulli = jax.vmap(partial(sample_one_hot, logits))(u), sample_bernoulli(logits[None], u)
         return one_hot, bernoulli, jax.grad(lambda z: sample_bernoulli(z, u[0]).sum())(logits)
 
-    one_hot, bernoulli, slope = quick(sample)(u)
+    one_hot, bernoulli, slope = jax.jit(sample)(u)
     np.testing.assert_allclose(one_hot.mean(0), jax.nn.softmax(logits), atol=0.03)
     np.testing.assert_allclose(bernoulli.mean(0), jax.nn.sigmoid(logits), atol=0.03)
     assert (slope > 0).all()
@@ -43,7 +42,7 @@ def test_the_mixture_is_that_of_the_behaviour_policy():
         same = jax.vmap(partial(distribution.nll, out))(actions).mean()
         return nll, same, jax.vmap(partial(distribution.sample, sharp))(u), distribution.act(sharp, None)
 
-    nll, same, samples, likeliest = (np.asarray(part) for part in quick(compute)(out, sharp, u))
+    nll, same, samples, likeliest = (np.asarray(part) for part in jax.jit(compute)(out, sharp, u))
     np.testing.assert_allclose(same, nll, rtol=1e-5)
     assert np.isfinite(samples).all()
     assert set(np.unique(samples[:, 1])) == {-1.0, 1.0}
@@ -59,4 +58,4 @@ def test_the_categorical_acts_by_number_and_samples_codes():
     nll = distribution.nll(out, jnp.asarray([1.0, 1.0]))
     np.testing.assert_allclose(nll, -jax.nn.log_softmax(out)[2], rtol=1e-6)
     np.testing.assert_allclose(distribution.sample(out, u), distribution.codes[distribution.act(out, u)])
-    assert (quick(jax.grad(lambda out: distribution.sample(out, u).sum()))(out) != 0).all()
+    assert (jax.jit(jax.grad(lambda out: distribution.sample(out, u).sum()))(out) != 0).all()

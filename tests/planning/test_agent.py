@@ -4,7 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from because_rl.models.bilinear import Outputs
 from because_rl.models.prepared_data import prepare
@@ -12,8 +11,6 @@ from because_rl.planning.agent import make_planner_agent
 from because_rl.planning.proposals import PlanningConfig, Proposals
 from because_rl.training.run import Run
 from tests.support import small
-
-pytestmark = pytest.mark.usefixtures("without_optimisation")
 
 
 def test_a_model_may_hold_functions_as_leaves():

@@ -15,8 +15,6 @@ from because_rl.planning.agent import LearnedModel
 from because_rl.planning.goal import attained
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, correlated, first_plan, plan
 
-pytestmark = pytest.mark.usefixtures("without_optimisation")
-
 # A point mass: x' = x + v', v' = v + 0.1 push -----------------------------------------------------------
 MASS = FactorSpec(
     pack(("x", 1, "continuous"), ("v", 1, "continuous")),

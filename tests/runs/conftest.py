@@ -6,13 +6,6 @@ from because_rl.datasets.collect import collect
 from because_rl.datasets.recipe import Recipe
 from because_rl.runs.train import train
 from tests.runs.small import DATA, SMALL
-from tests.support import quick_compilation
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation():
-    with quick_compilation():
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +14,5 @@ def home(tmp_path_factory):
     root = tmp_path_factory.mktemp("home")
     for seed in (0, 1):
         collect(Recipe.parse("unlock-medium", 20, seed=seed), root)
-    with quick_compilation():
-        train("ccil", DATA, root, root / "run", **SMALL)
+    train("ccil", DATA, root, root / "run", **SMALL)
     return root

@@ -14,7 +14,7 @@ from because_rl.discovery.discover import discover
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.runs.fit import fit, load_model, load_policy
-from tests.support import QUICK, REPOSITORY, arrays, because, because_process, write
+from tests.support import REPOSITORY, arrays, because, because_process, write
 
 X_ON = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
 GOAL = (GoalFactor("far", 0, 1, "continuous", factor="x", relation="at_least"),)
@@ -132,7 +132,7 @@ def test_fit_of_cartpole_gives_graph_accuracy_and_policy(cartpole, tmp_path):
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     out = tmp_path / "fitted"
     command = ("fit", cartpole, "--factors", cartpole.parent / "factors.yaml", "-o", out, "--seeds", 1)
-    result = json.loads(because_process(*command, *options, "--json", **QUICK).stdout)
+    result = json.loads(because_process(*command, *options, "--json").stdout)
     assert {target: set(causes) for target, causes in result["graph"].items()} == CARTPOLE
     assert min(row["value"] for row in result["accuracy"]) > 0.9
     assert result["uncertainty"]["mixed"] > result["uncertainty"]["held_out"]

@@ -18,7 +18,6 @@ from because_rl.runs.folder import read_metrics, read_run
 from because_rl.runs.train import load_agent, load_for_training, train
 from because_rl.training.run import Run
 from tests.runs.small import DATA, SETTINGS, SMALL
-from tests.support import QUICK
 
 
 def test_loaded_agent_acts_as_the_trained_one_without_training(home):
@@ -150,7 +149,7 @@ def test_killed_at_random_and_resumed_gives_the_same_bits(home, tmp_path, kills)
         [sys.executable, "-c", KILLER, *map(str, (tmp_path / "calm", tmp_path / "killed", kills, *command))],
         capture_output=True,
         text=True,
-        env=os.environ | QUICK,
+        env=os.environ,
     )
     assert done.stdout.split() == [str(kills), "0"], done.stderr
     for name in ("ccil.npz", "metrics.jsonl"):
