@@ -416,5 +416,5 @@ def test_silu_and_its_derivatives_are_those_of_jax():
     ours, theirs = silu, jax.nn.silu
     x = jnp.linspace(-30.0, 30.0, 241)
     for _ in range(3):
-        np.testing.assert_allclose(jax.vmap(ours)(x), jax.vmap(theirs)(x), atol=2e-6)
+        np.testing.assert_allclose(jax.vmap(ours)(x), jax.vmap(theirs)(x), atol=4e-6)
         ours, theirs = jax.grad(ours), jax.grad(theirs)
