@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from because_rl.factors import FactorSpec
+from because_rl.errors import BecauseError
+from because_rl.factors import FactorSpec, pack
 from because_rl.io import arrays_sha256
 
 if TYPE_CHECKING:
@@ -54,8 +58,126 @@ class Transitions:
     metadata: dict[str, Any] = field(default_factory=dict, repr=False)
     """what the dataset says of itself, such as the recipe that it was collected by"""
 
+    @classmethod
+    def from_arrays(
+        cls,
+        state: ArrayLike,
+        action: ArrayLike,
+        next_state: ArrayLike,
+        episode: ArrayLike,
+        *,
+        factors: FactorSpec | str | Path,
+        goal: ArrayLike | None = None,
+        reward: ArrayLike | None = None,
+        name: str = "arrays",
+    ) -> Transitions:
+        """Transitions from arrays, in the order in which they were logged.
+
+        An episode has ended at its goal if its last next state satisfies the goal.
+
+        Args:
+            state: (n, state columns) at t.
+            action: (n, action columns) at t, or (n,) action numbers where the factors have codes.
+            next_state: (n, state columns) at t+1.
+            episode: (n,) the episode of each row, numbers or text; rows of one episode are made adjacent.
+            factors: the named columns, or the file of a factor spec.
+            goal: (goal columns,) or (n, goal columns); None where there is none.
+            reward: (n,); None: 1 where the goal is reached, else 0.
+            name: of the dataset, for messages.
+        """
+        spec = factors if isinstance(factors, FactorSpec) else FactorSpec.from_file(factors)
+        _, first, numbers = np.unique(np.asarray(episode), return_index=True, return_inverse=True)
+        number = np.argsort(np.argsort(first))[numbers.reshape(-1)]  # in the order of their first rows
+        order = np.argsort(number, kind="stable")
+        number, n = number[order], len(number)
+        taken = np.asarray(action)
+        if spec.codes is not None and taken.ndim == 1:
+            taken = spec.encode_action(_check_numbers(taken, len(spec.codes), name))
+        goals = np.zeros((n, 0)) if goal is None else np.asarray(goal)
+        goals = np.broadcast_to(goals, (n, goals.shape[-1]))
+        after = _columns("next state", next_state, n, spec.state_size, name)[order]
+        wanted = _columns("goal", goals, n, spec.goal_size, name)[order]
+        start = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
+        lengths = np.diff(np.append(start, n))
+        last = np.isin(np.arange(n), start + lengths - 1)
+        reached = last & np.broadcast_to(spec.reached(after, wanted), n) & bool(spec.goal)
+        rewards = reached.astype(np.float32) if reward is None else _columns("reward", reward, n, None, name)[order]
+        return cls(
+            spec,
+            _columns("state", state, n, spec.state_size, name)[order],
+            _columns("action", taken, n, spec.action_size, name)[order],
+            after,
+            wanted,
+            rewards,
+            reached,
+            number,
+            np.arange(n) - np.repeat(start, lengths),
+            int(lengths.max()),
+            name,
+        )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        state: Sequence[str],
+        action: Sequence[str],
+        episode: str,
+        factors: FactorSpec | str | Path | None = None,
+        goal: Sequence[str] | None = None,
+        reward: str | None = None,
+        name: str = "frame",
+    ) -> Transitions:
+        """Transitions from a table with a row per time step, such as a pandas or Polars DataFrame.
+
+        The next state of a row is the state of the next row of its episode, so the last row of an episode gives a
+        next state and no transition.
+
+        Args:
+            frame: anything with ``frame[column]``.
+            state: the columns of the state.
+            action: those of the action, taken in the state of the same row.
+            episode: the column that names the episode.
+            factors: named groups of these columns, or their file; None: each column is a factor, binary if it holds
+                only 0 and 1, else continuous.
+            goal: the columns of the goal; None where there is none.
+            reward: its column; None: 1 where the goal is reached, else 0.
+            name: of the dataset, for messages.
+        """
+
+        def table(columns: Sequence[str]) -> np.ndarray:
+            return np.column_stack([np.asarray(frame[column]) for column in columns])
+
+        label = np.asarray(frame[episode])
+        _, numbers = np.unique(label, return_inverse=True)
+        order = np.argsort(numbers, kind="stable")
+        follows = np.flatnonzero(numbers[order][1:] == numbers[order][:-1])
+        now, then = np.sort(order[follows]), order[follows + 1][np.argsort(order[follows], kind="stable")]
+        states, actions = table(state), table(action)
+        spec = factors
+        if spec is None:
+            spec = FactorSpec(
+                pack(*((column, 1, _column_type(states[:, k])) for k, column in enumerate(state))),
+                pack(*((column, 1, _column_type(actions[:, k])) for k, column in enumerate(action))),
+            )
+        return cls.from_arrays(
+            states[now],
+            actions[now],
+            states[then],
+            label[now],
+            factors=spec,
+            goal=None if goal is None else table(goal)[now],
+            reward=None if reward is None else np.asarray(frame[reward])[now],
+            name=name,
+        )
+
     def __len__(self) -> int:
         return len(self.state)
+
+    def rows(self, keep: np.ndarray) -> Transitions:
+        """The rows that `keep` selects (a boolean mask or row numbers)."""
+        return replace(self, **{name: getattr(self, name)[keep] for name in LEARNED})
 
     @property
     def episodes(self) -> int:
@@ -92,3 +214,42 @@ class Transitions:
     def sha256(self) -> str:
         """A hash of all that decides what is learned."""
         return arrays_sha256({name: getattr(self, name) for name in LEARNED})
+
+
+def _columns(what: str, values: ArrayLike, n: int, columns: int | None, name: str) -> np.ndarray:
+    """(n, columns) or, with None, (n,) finite float32."""
+    shape = (n,) if columns is None else (n, columns)
+    try:
+        array = np.asarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise BecauseError(
+            f"{name}: {what} cannot be read as numbers ({error}).", need="numbers.", fix="encode text as numbers."
+        ) from error
+    if array.shape != shape and array.size == np.prod(shape) and array.ndim <= 2:
+        array = array.reshape(shape)  # one column may come without its axis
+    if array.shape != shape:
+        raise BecauseError(
+            f"{name}: {what} has shape {array.shape}.", need=f"{shape}.", fix="match rows, and columns to the factors."
+        )
+    if not np.isfinite(array).all():
+        row = int(np.argwhere(~np.isfinite(array))[0][0])
+        raise BecauseError(
+            f"{name}: {what} is not finite in row {row}.", need="finite numbers.", fix="drop or fill these rows."
+        )
+    return array
+
+
+def _check_numbers(action: np.ndarray, count: int, name: str) -> np.ndarray:
+    """Whole numbers below `count`."""
+    whole = np.issubdtype(action.dtype, np.number) and (action == np.round(action)).all()
+    if not whole or (action < 0).any() or (action >= count).any():
+        raise BecauseError(
+            f"{name}: an action is not one of the {count} of the factors.",
+            need=f"whole numbers from 0 to {count - 1}.",
+            fix="number the actions from 0.",
+        )
+    return action.astype(np.int64)
+
+
+def _column_type(values: np.ndarray) -> str:
+    return "binary" if set(np.unique(values).tolist()) <= {0, 1} else "continuous"

@@ -24,9 +24,9 @@ def compare(folder: Path, worlds: int = 10, seed: int = 1000) -> tuple[float, fl
     state = np.array([[cart.reset(seed=int(s))[0] for cart, s in zip(row, starts, strict=True)] for row in carts])
     goal = np.broadcast_to(flags[:, None], (len(carts), worlds, 1))
     reached, fell = np.zeros((2, len(carts), worlds), bool)
-    policy.begin(worlds, seed)
+    controller = policy.start(worlds, seed)
     for steps_left in range(STEPS, 0, -1):
-        pushes = policy.act(state, goal, steps_left)  # (seeds, worlds, 1): one column, 0 or 1
+        pushes = controller.act(state, goal, steps_left)  # (seeds, worlds, 1): one column, 0 or 1
         for k, n in np.argwhere(~reached & ~fell):
             state[k, n], _, fell[k, n], _, _ = carts[k][n].step(int(pushes[k, n, 0] > 0.5))
             reached[k, n] = state[k, n, 0] >= flags[n]

@@ -21,19 +21,22 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.discovery.discover import discover
+from because_rl.discovery.mask import CausalMask
+from because_rl.errors import BecauseError
+from because_rl.factors import FactorSpec
+from because_rl.graph import Graph
 from because_rl.io import arrays_sha256
 from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten_mu
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
 from because_rl.models.layout import Layout
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.models.prepared_data import PreparedData, Statistics, prepare
-from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.models.prepared_data import PreparedData, Statistics, Summary, prepare
+from because_rl.planning.agent import PlannerAgent, PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
-from because_rl.training.method import Method
-from because_rl.training.run import Run
+from because_rl.training.run import Run, Seeds, as_run
 from because_rl.training.stage import Stage
 from because_rl.transitions import Transitions
 
@@ -55,17 +58,20 @@ class BecauseConfig(PlanningConfig):
     energy: EnergyWeights = field(default_factory=EnergyWeights)
 
 
-class Because(Method):
+class Because(PlanningMethod):
     name = "because"
 
-    def __init__(self, config: BecauseConfig):
-        self.config = config
+    def __init__(self, config: BecauseConfig | None = None):
+        self.config = config or BecauseConfig()
 
-    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
-        c, prepared = self.config, prepare(data)
+    def fit(
+        self, data: Transitions, seeds: Seeds = 1, mask: CausalMask | Graph | np.ndarray | None = None
+    ) -> PlannerAgent:
+        """`mask`: what `discover` returned, a graph, or (inputs, targets) weights; None: estimated from the data."""
+        c, run, prepared = self.config, as_run(seeds), prepare(data)
 
         # Lines 5 to 9: the causal mask, estimated on batches of trajectories and averaged to M-bar (equations 5, 7)
-        mask = estimate_mask(c, data, run)
+        mask = estimate_mask(c, data, run) if mask is None else edge_weights(data.factors, mask)
         gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
 
         # Line 4: the world model, phi and mu under the mask (equation 6)
@@ -77,8 +83,28 @@ class Because(Method):
 
         # Lines 12 to 18: candidates from the behaviour policy, the best of them by pessimistic return (equation 9)
         proposals = fit_proposals(c, prepared, run, mask)
-        parameters = {"world": world, "energy": energy, "gates": gates}
-        return make_planner_agent(c, prepared, run, predict, parameters, proposals)
+        return self.make_agent(prepared, run, {"world": world, "energy": energy, "gates": gates}, proposals)
+
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
+        layout, c = summary.layout, self.config
+        return {
+            "world": BilinearModel(layout, key, hidden=c.hidden),
+            "energy": EnergyModel(layout, key, hidden=c.energy_hidden),
+            "gates": make_gates(layout, full_mask(summary.factors)),
+        }
+
+    def predict(
+        self, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+    ) -> tuple[list[Outputs], Array]:
+        """The world model's outputs, and (E + 1) / 2, the mean over the targets that the goal is about."""
+        goal_families = tuple(n for n, bearing in enumerate(layout.goal_bearing) if bearing)
+        families = goal_families or tuple(range(len(layout.families)))
+        x = jnp.concatenate([state, action])
+        outputs = p["world"](stats, p["gates"], x)
+        expected_mu = predict_mu(p["world"], outputs)
+        features = family_features(p["world"], stats, p["gates"], x, families)
+        energy = p["energy"](features, [expected_mu[n] for n in families], families)
+        return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0
 
 
 def estimate_mask(c: BecauseConfig, data: Transitions, run: Run) -> np.ndarray:
@@ -87,12 +113,29 @@ def estimate_mask(c: BecauseConfig, data: Transitions, run: Run) -> np.ndarray:
     def estimate() -> dict[str, np.ndarray]:
         if c.mask == "full":
             return {"weights": full_mask(data.factors)}
-        rows = _spread_episodes(data.episode, c.mask_rows)
-        transitions = data.state[rows], data.action[rows], data.next_state[rows], data.episode[rows]
-        discovery = discover(data.factors, *transitions, test=c.test, threshold=c.threshold, batches=c.batches)
-        return {"weights": discovery.mask.weight.astype(np.float32)}
+        rows = data.rows(_spread_episodes(data.episode, c.mask_rows))
+        mask = discover(rows, test=c.test, threshold=c.threshold, batches=c.batches)
+        return {"weights": mask.weight.astype(np.float32)}
 
     return run.cached("mask", estimate, mask_cache_key(c, data))["weights"]
+
+
+def edge_weights(factors: FactorSpec, mask: CausalMask | Graph | np.ndarray) -> np.ndarray:
+    """(inputs, targets) weights in [0, 1] of a mask that was found before."""
+    if isinstance(mask, CausalMask | Graph):
+        if (mask.inputs, mask.targets) != (factors.inputs, factors.targets):
+            raise BecauseError(
+                f"The mask is about {', '.join(mask.inputs)} and {', '.join(mask.targets)}.",
+                need=f"the factors of the data: {', '.join(factors.inputs)}.",
+                fix="discover it from these data.",
+            )
+        return np.asarray(mask.weight if isinstance(mask, CausalMask) else mask.matrix, np.float32)
+    weights, shape = np.asarray(mask, np.float32), (len(factors.inputs), len(factors.targets))
+    if weights.shape != shape or not ((weights >= 0) & (weights <= 1)).all():
+        raise BecauseError(
+            f"Got a mask of shape {weights.shape}.", need=f"{shape}, weights in [0, 1].", fix="correct the array."
+        )
+    return weights
 
 
 def _spread_episodes(episode: np.ndarray, count: int | None) -> np.ndarray:
@@ -135,17 +178,3 @@ def energy_stage(c: BecauseConfig, prepared: PreparedData) -> Stage:
         c.rate,
         settings={"hidden": c.energy_hidden, "energy": asdict(c.energy)},
     )
-
-
-def predict(
-    layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[list[Outputs], Array]:
-    """The world model's outputs, and (E + 1) / 2, the mean over the targets that the goal is about."""
-    goal_families = tuple(n for n, bearing in enumerate(layout.goal_bearing) if bearing)
-    families = goal_families or tuple(range(len(layout.families)))
-    x = jnp.concatenate([state, action])
-    outputs = p["world"](stats, p["gates"], x)
-    expected_mu = predict_mu(p["world"], outputs)
-    features = family_features(p["world"], stats, p["gates"], x, families)
-    energy = p["energy"](features, [expected_mu[n] for n in families], families)
-    return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0

@@ -33,18 +33,19 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, uniform
 from because_rl.models.policy import (
     ActionDistribution,
+    ActorAgent,
+    ActorMethod,
+    Choose,
     PolicyInput,
     action_distribution,
-    make_imitator,
+    imitate,
     sample_bernoulli,
 )
-from because_rl.models.prepared_data import statistics
-from because_rl.training.method import Agent, Method
-from because_rl.training.run import Run
+from because_rl.models.prepared_data import Summary, summarise
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -64,25 +65,33 @@ class CCILConfig:
     """take the likeliest action instead of a sample; None: if actions are discrete"""
 
 
-class CCIL(Method):
+class CCIL(ActorMethod):
     name = "ccil"
 
     def __init__(self, config: CCILConfig | None = None):
         self.config = config or CCILConfig()
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, train, layout = self.config, ~data.held_out, Layout(data.factors)
-        stats = statistics(layout, data.state[train], data.action[train], data.next_state[train])
-        distribution = action_distribution(data.factors, data.action[train])
-        columns = layout.factor_of_column[: data.factors.state_size]
-        masked_input = MaskedInput(PolicyInput(data.factors, stats), columns)
-        nets = run.fit(ccil_stage(c, masked_input, distribution), data.batch(train), ())
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> ActorAgent:
+        run, train = as_run(seeds), ~data.held_out
+        summary = summarise(data, train)
+        nets = run.fit(self._stage(summary), data.batch(train), ())
+        return self.make_agent(data, summary, run, nets)
 
-        def policy(nets: Nets, state: Array, goal: Array) -> Array:
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> Nets:
+        return self._stage(summary).init(key, ())
+
+    def policy(self, summary: Summary) -> tuple[Choose, int]:
+        masked_input = make_masked_input(summary)
+
+        def outputs(nets: Nets, state: Array, goal: Array) -> Array:
             likelier_graph = (nets.theta > 0).astype(jnp.float32)
             return nets.policy(masked_input(state, goal, likelier_graph))
 
-        return make_imitator(run.seeds, nets, distribution, policy, c.greedy)
+        return imitate(action_distribution(summary.factors, summary.actions), outputs, self.config.greedy)
+
+    def _stage(self, summary: Summary) -> Stage:
+        distribution = action_distribution(summary.factors, summary.actions)
+        return ccil_stage(self.config, make_masked_input(summary), distribution)
 
 
 class Nets(NamedTuple):
@@ -109,6 +118,11 @@ class MaskedInput(NamedTuple):
     def __call__(self, state: Array, goal: Array, graph: Float[Array, " factors"]) -> Array:
         x, g = jnp.split(self.policy_input(state, goal), [len(state)])
         return jnp.concatenate([x * graph[self.factor], g, graph])
+
+
+def make_masked_input(summary: Summary) -> MaskedInput:
+    columns = summary.layout.factor_of_column[: summary.factors.state_size]
+    return MaskedInput(PolicyInput(summary.factors, summary.stats), columns)
 
 
 def ccil_stage(c: CCILConfig, masked_input: MaskedInput, distribution: ActionDistribution) -> Stage:

@@ -50,11 +50,10 @@ from because_rl.models.likelihood import negative_log_likelihood, per_target, sp
 from because_rl.models.nets import normal, silu, uniform
 from because_rl.models.objective import Weights, background
 from because_rl.models.policy import sample_bernoulli
-from because_rl.models.prepared_data import Statistics, prepare
-from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.models.prepared_data import Statistics, Summary, prepare
+from because_rl.planning.agent import PlannerAgent, PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, fit_proposals
-from because_rl.training.method import Method
-from because_rl.training.run import Run
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -90,14 +89,14 @@ class CDLConfig(PlanningConfig):
         return self.threshold if self.variant == "information" else 0.0
 
 
-class CDL(Method):
+class CDL(PlanningMethod):
     name = "cdl"
 
     def __init__(self, config: CDLConfig | None = None):
         self.config = config or CDLConfig()
 
-    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
-        c, prepared = self.config, prepare(data)
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+        c, run, prepared = self.config, as_run(seeds), prepare(data)
         rows = np.flatnonzero(data.held_out)
         held_out = data.batch(rows[np.linspace(0, len(rows) - 1, min(len(rows), HELD_OUT_ROWS)).astype(int)])
         learner = run.fit(cdl_stage(c, prepared.layout, prepared.stats, held_out), prepared.train, ())
@@ -107,7 +106,11 @@ class CDL(Method):
         proposals = fit_proposals(c, prepared, run, np.asarray(graphs.mean(0)))
         parameters = {"world": learner.model, "mask": graphs}
         diagnostics = {"edges": np.asarray(graphs.sum((1, 2)))}
-        return make_planner_agent(c, prepared, run, nodes.predict, parameters, proposals, diagnostics)
+        return self.make_agent(prepared, run, parameters, proposals, diagnostics)
+
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
+        shape = len(summary.layout.inputs), len(summary.factors.state)
+        return {"world": ParentsModel(summary.layout, self.config, summary.stats, key), "mask": jnp.ones(shape)}
 
 
 class Learner(NamedTuple):

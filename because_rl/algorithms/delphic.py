@@ -49,11 +49,10 @@ from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import MLP, normal
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution
-from because_rl.models.prepared_data import LEAST, PreparedData, Statistics, prepare
-from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.models.prepared_data import LEAST, PreparedData, Statistics, Summary, action_statistics, prepare
+from because_rl.planning.agent import PlannerAgent, PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
-from because_rl.training.method import Method
-from because_rl.training.run import Run
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -71,19 +70,20 @@ class DelphicConfig(PlanningConfig):
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
 
 
-class Delphic(Method):
+class Delphic(PlanningMethod):
     name = "delphic"
 
     def __init__(self, config: DelphicConfig | None = None):
         self.config = config or DelphicConfig()
 
-    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
-        c, prepared, mask, train = self.config, prepare(data), full_mask(data.factors), ~data.held_out
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+        c, run, prepared, train = self.config, as_run(seeds), prepare(data), ~data.held_out
+        mask = full_mask(data.factors)
         layout, stats = prepared.layout, prepared.stats
         gates = broadcast_over_seeds(make_gates(layout, mask), len(run.seeds))
 
         # The worlds, which explain the same data by more or less confounding
-        distribution = action_distribution(data.factors, data.action[train])
+        distribution = action_distribution(data.factors, action_statistics(data.action[train]))
         summary = episode_summaries(data, stats)[train]
         batch = {**prepared.train, "summary": jnp.asarray(summary)}
         stage = worlds_stage(c, layout, stats, PolicyInput(data.factors, stats), distribution, summary.shape[1])
@@ -93,7 +93,23 @@ class Delphic(Method):
         parameters = {"models": worlds.model, "gates": gates}
         parameters["mean_uncertainty"] = mean_uncertainty(c, prepared, parameters)
         proposals = fit_proposals(c, prepared, run, mask)
-        return make_planner_agent(c, prepared, run, partial(predict, c), parameters, proposals)
+        return self.make_agent(prepared, run, parameters, proposals)
+
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
+        layout, c = summary.layout, self.config
+        keys = jax.random.split(key, c.worlds * c.members)
+        return {
+            "models": jax.vmap(lambda k: BilinearModel(layout, k, hidden=c.hidden, events=1))(keys),
+            "gates": make_gates(layout, full_mask(summary.factors)),
+            "mean_uncertainty": jnp.zeros(()),
+        }
+
+    def predict(
+        self, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+    ) -> tuple[list[Outputs], Array]:
+        """The mean prediction of all worlds, and u / (u + mean u)."""
+        outputs, u = ensemble_prediction(self.config, layout, stats, p, state, action)
+        return outputs, u / (u + p["mean_uncertainty"])
 
 
 def episode_summaries(data: Transitions, stats: Statistics) -> np.ndarray:
@@ -228,14 +244,6 @@ def mean_uncertainty(c: DelphicConfig, prepared: PreparedData, parameters: dict[
     u = jax.vmap(lambda p, s, a: ensemble_prediction(c, layout, stats, p, s, a)[1], (None, 0, 0))
     each = jax.jit(jax.vmap(u, (0, None, None)))(parameters, held["state"], held["action"])
     return jnp.maximum(each.mean(1), LEAST)
-
-
-def predict(
-    c: DelphicConfig, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[list[Outputs], Array]:
-    """The mean prediction of all worlds, and u / (u + mean u)."""
-    outputs, u = ensemble_prediction(c, layout, stats, p, state, action)
-    return outputs, u / (u + p["mean_uncertainty"])
 
 
 def ensemble_prediction(

@@ -48,11 +48,10 @@ from because_rl.models.latent import (
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
-from because_rl.models.prepared_data import LEAST, Statistics, prepare
-from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.models.prepared_data import LEAST, Statistics, Summary, prepare
+from because_rl.planning.agent import PlannerAgent, PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, fit_proposals
-from because_rl.training.method import Method
-from because_rl.training.run import Run
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -81,20 +80,23 @@ class DenoisedMDPConfig(BlocksConfig):
     """weight of the reward's likelihood"""
 
 
-class DenoisedMDP(Method):
+class DenoisedMDP(PlanningMethod):
     name = "denoised-mdp"
 
     def __init__(self, config: DenoisedMDPConfig | None = None):
         self.config = config or DenoisedMDPConfig()
 
-    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
-        c, prepared = self.config, prepare(data)
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+        c, run, prepared = self.config, as_run(seeds), prepare(data)
         rewards = mean_and_std(data.reward[~data.held_out])
         world = run.fit(denoised_stage(c, prepared.layout, prepared.stats, rewards), prepared.train, ()).world
         in_x = np.asarray(jax.vmap(assignment_probabilities)(world))[:, X]
         proposals = fit_proposals(c, prepared, run, mask_from_assignment(prepared.layout, in_x))
         diagnostics = {"factors in x": in_x.sum(1)}
-        return make_planner_agent(c, prepared, run, nodes.predict, {"world": world}, proposals, diagnostics)
+        return self.make_agent(prepared, run, {"world": world}, proposals, diagnostics)
+
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
+        return {"world": make_blocks(self.config, summary.layout, key)}
 
 
 def mean_and_std(*arrays: np.ndarray) -> Array:
@@ -108,14 +110,17 @@ class Nets(NamedTuple):
     """r_x and r_y"""
 
 
+def make_blocks(c: DenoisedMDPConfig, layout: Layout, key: PRNGKeyArray) -> Blocks:
+    return Blocks(layout, key, c.hidden, visible=((1, 0), (0, 1)), action_driven=(1, 0), noise=c.precision)
+
+
 def denoised_stage(c: DenoisedMDPConfig, layout: Layout, stats: Statistics, reward_statistics: Array) -> Stage:
     """`reward_statistics`: mean and standard deviation of the data's rewards."""
 
     def init(key: PRNGKeyArray, fixed: Any) -> Nets:
         k1, k2, k3 = jax.random.split(key, 3)
         sizes = layout.factors.state_size + layout.factors.goal_size, c.hidden, 1
-        world = Blocks(layout, k1, c.hidden, visible=((1, 0), (0, 1)), action_driven=(1, 0), noise=c.precision)
-        return Nets(world, [MLP(sizes, k, last=0.1) for k in (k2, k3)])
+        return Nets(make_blocks(c, layout, k1), [MLP(sizes, k, last=0.1) for k in (k2, k3)])
 
     stage = Stage("world", init, partial(denoised_loss, c, stats, reward_statistics), c.world_steps, c.batch, c.rate)
     return with_assignment_rate(stage, c.share_rate)

@@ -41,11 +41,10 @@ from because_rl.models.layout import Family, Layout
 from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import SharedMLP, normal, silu
 from because_rl.models.objective import Weights, background
-from because_rl.models.prepared_data import Statistics, prepare
-from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.models.prepared_data import Statistics, Summary, prepare
+from because_rl.planning.agent import PlannerAgent, PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, fit_proposals, full_mask
-from because_rl.training.method import Method
-from because_rl.training.run import Run
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -64,17 +63,20 @@ class GNNConfig(PlanningConfig):
     """weight of the belief that events do not happen far from the data"""
 
 
-class GNN(Method):
+class GNN(PlanningMethod):
     name = "gnn"
 
     def __init__(self, config: GNNConfig | None = None):
         self.config = config or GNNConfig()
 
-    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
-        c, prepared = self.config, prepare(data)
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+        c, run, prepared = self.config, as_run(seeds), prepare(data)
         world = run.fit(gnn_stage(c, prepared.layout, prepared.stats), prepared.train, ())
         proposals = fit_proposals(c, prepared, run, full_mask(data.factors))
-        return make_planner_agent(c, prepared, run, nodes.predict, {"world": world}, proposals)
+        return self.make_agent(prepared, run, {"world": world}, proposals)
+
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
+        return {"world": GraphModel(summary.layout, self.config, summary.stats, key)}
 
 
 def gnn_stage(c: GNNConfig, layout: Layout, stats: Statistics) -> Stage:

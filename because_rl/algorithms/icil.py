@@ -43,12 +43,18 @@ from scipy.cluster.vq import kmeans2
 
 from because_rl.errors import BecauseError
 from because_rl.models.latent import information_bound
-from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, normal, uniform
-from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution, make_imitator
-from because_rl.models.prepared_data import Statistics, statistics
-from because_rl.training.method import Agent, Method
-from because_rl.training.run import Run
+from because_rl.models.policy import (
+    ActionDistribution,
+    ActorAgent,
+    ActorMethod,
+    Choose,
+    PolicyInput,
+    action_distribution,
+    imitate,
+)
+from because_rl.models.prepared_data import Statistics, Summary, summarise
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -95,18 +101,16 @@ class ICILConfig:
     """take the likeliest action instead of a sample; None: if actions are discrete"""
 
 
-class ICIL(Method):
+class ICIL(ActorMethod):
     name = "icil"
 
     def __init__(self, config: ICILConfig | None = None):
         self.config = config or ICILConfig()
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        c, train, size = self.config, ~data.held_out, data.factors.state_size
-        stats = statistics(Layout(data.factors), data.state[train], data.action[train], data.next_state[train])
-        policy_input = PolicyInput(data.factors, stats)
-        distribution = action_distribution(data.factors, data.action[train])
-        batch = data.batch(train)
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> ActorAgent:
+        c, run, train, size = self.config, as_run(seeds), ~data.held_out, data.factors.state_size
+        summary = summarise(data, train)
+        stats, policy_input, batch = summary.stats, PolicyInput(data.factors, summary.stats), data.batch(train)
 
         # The energy of next states, which then stays as it is
         mean, scale = policy_input.mean[:size], policy_input.scale[:size]
@@ -115,13 +119,32 @@ class ICIL(Method):
 
         # Environments, and then all networks against their opponents
         batch["environment"] = jnp.asarray(cluster_episodes(data, train, stats, c.environments), jnp.float32)
-        nets = run.fit(icil_stage(c, policy_input, stats, distribution), batch, energy.net)
+        nets = run.fit(self._stage(summary), batch, energy.net)
+        return self.make_agent(data, summary, run, Actor(nets.phi, nets.policy))
 
-        def policy(nets: Nets, state: Array, goal: Array) -> Array:
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> Actor:
+        nets = self._stage(summary).init(key, ())
+        return Actor(nets.phi, nets.policy)
+
+    def policy(self, summary: Summary) -> tuple[Choose, int]:
+        policy_input, size = PolicyInput(summary.factors, summary.stats), summary.factors.state_size
+
+        def outputs(actor: Actor, state: Array, goal: Array) -> Array:
             x, g = jnp.split(policy_input(state, goal), [size])
-            return nets.policy(jnp.concatenate([encode(nets.phi, x), g]))
+            return actor.policy(jnp.concatenate([encode(actor.phi, x), g]))
 
-        return make_imitator(run.seeds, nets, distribution, policy, c.greedy)
+        return imitate(action_distribution(summary.factors, summary.actions), outputs, self.config.greedy)
+
+    def _stage(self, summary: Summary) -> Stage:
+        distribution = action_distribution(summary.factors, summary.actions)
+        return icil_stage(self.config, PolicyInput(summary.factors, summary.stats), summary.stats, distribution)
+
+
+class Actor(NamedTuple):
+    """The networks that act."""
+
+    phi: Any
+    policy: Any
 
 
 def cluster_episodes(data: Transitions, train: np.ndarray, stats: Statistics, count: int) -> np.ndarray:

@@ -65,11 +65,10 @@ from because_rl.models.latent import (
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
-from because_rl.models.prepared_data import Statistics, prepare
-from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.models.prepared_data import Statistics, Summary, prepare
+from because_rl.planning.agent import PlannerAgent, PlanningMethod
 from because_rl.planning.proposals import fit_proposals
-from because_rl.training.method import Method
-from because_rl.training.run import Run
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -95,14 +94,14 @@ class IFactorConfig(BlocksConfig):
     """weight of the reward's likelihood: it keeps in ar and r what would be cheaper elsewhere"""
 
 
-class IFactor(Method):
+class IFactor(PlanningMethod):
     name = "ifactor"
 
     def __init__(self, config: IFactorConfig | None = None):
         self.config = config or IFactorConfig()
 
-    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
-        c, prepared, train = self.config, prepare(data), ~data.held_out
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+        c, run, prepared, train = self.config, as_run(seeds), prepare(data), ~data.held_out
         to_go = reward_to_go(data, c.discount)[train]
         rewards = mean_and_std(data.reward[train], to_go)
         batch = {**prepared.train, "reward_to_go": jnp.asarray(to_go)}
@@ -111,7 +110,10 @@ class IFactor(Method):
         in_ar_or_r = probability[:, AR] + probability[:, R]
         proposals = fit_proposals(c, prepared, run, mask_from_assignment(prepared.layout, in_ar_or_r))
         diagnostics = {"factors in ar and r": in_ar_or_r.sum(1)}
-        return make_planner_agent(c, prepared, run, nodes.predict, {"world": world}, proposals, diagnostics)
+        return self.make_agent(prepared, run, {"world": world}, proposals, diagnostics)
+
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
+        return {"world": make_blocks(self.config, summary.layout, key)}
 
 
 def reward_to_go(data: Transitions, discount: float) -> np.ndarray:
@@ -130,10 +132,15 @@ class Nets(NamedTuple):
     """the networks T, by the names of `ifactor_loss`"""
 
 
-def ifactor_stage(c: IFactorConfig, layout: Layout, stats: Statistics, reward_statistics: Array) -> Stage:
-    """`reward_statistics`: mean and standard deviation of the data's rewards, then of their rewards-to-go."""
+def make_blocks(c: IFactorConfig, layout: Layout, key: PRNGKeyArray) -> Blocks:
     visible = [[int(b in VISIBLE[a]) for b in range(4)] for a in range(4)]
     action_driven = [int(b in ACTION_DRIVEN) for b in range(4)]
+    blocks = Blocks(layout, key, c.hidden, visible, action_driven, c.precision)
+    return eqx.tree_at(lambda b: b.assignment_logits, blocks, blocks.assignment_logits.at[AR].set(c.start))
+
+
+def ifactor_stage(c: IFactorConfig, layout: Layout, stats: Statistics, reward_statistics: Array) -> Stage:
+    """`reward_statistics`: mean and standard deviation of the data's rewards, then of their rewards-to-go."""
 
     def init(key: PRNGKeyArray, fixed: Any) -> Nets:
         k1, k2, *ks = jax.random.split(key, 6)
@@ -143,10 +150,7 @@ def ifactor_stage(c: IFactorConfig, layout: Layout, stats: Statistics, reward_st
         information = {
             name: MLP((size, c.hidden, 1), k, last=0.1) for k, (name, size) in zip(ks, sizes.items(), strict=True)
         }
-        world = Blocks(layout, k1, c.hidden, visible, action_driven, c.precision)
-        logits = world.assignment_logits.at[AR].set(c.start)
-        world = eqx.tree_at(lambda blocks: blocks.assignment_logits, world, logits)
-        return Nets(world, MLP((s + g, c.hidden, 1), k2, last=0.1), information)
+        return Nets(make_blocks(c, layout, k1), MLP((s + g, c.hidden, 1), k2, last=0.1), information)
 
     stage = Stage("world", init, partial(ifactor_loss, c, stats, reward_statistics), c.world_steps, c.batch, c.rate)
     return with_assignment_rate(stage, c.share_rate)

@@ -51,12 +51,11 @@ from because_rl.models.likelihood import decode, join, split
 from because_rl.models.nets import MLP, normal, uniform
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.policy import UNIFORM_CLIP, sample_bernoulli, sample_one_hot
-from because_rl.models.prepared_data import Statistics, prepare
+from because_rl.models.prepared_data import Statistics, Summary, prepare
 from because_rl.models.value import Value, value_loss, value_of_goal
-from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.planning.agent import PlannerAgent, PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
-from because_rl.training.method import Method
-from because_rl.training.run import Run
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -76,19 +75,35 @@ class MnMConfig(PlanningConfig):
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
 
 
-class MnM(Method):
+class MnM(PlanningMethod):
     name = "mnm"
 
     def __init__(self, config: MnMConfig | None = None):
         self.config = config or MnMConfig()
 
-    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
-        c, prepared, mask = self.config, prepare(data), full_mask(data.factors)
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+        c, run, prepared, mask = self.config, as_run(seeds), prepare(data), full_mask(data.factors)
         gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
         nets = run.fit(mnm_stage(c, prepared.layout, prepared.stats), prepared.train, gates)
         proposals = fit_proposals(c, prepared, run, mask)
         parameters = {"model": nets.model, "discriminator": nets.discriminator, "gates": gates}
-        return make_planner_agent(c, prepared, run, partial(predict, c.floor), parameters, proposals)
+        return self.make_agent(prepared, run, parameters, proposals)
+
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
+        layout, hidden = summary.layout, self.config.hidden
+        return {
+            "model": BilinearModel(layout, key, hidden=hidden),
+            "discriminator": Discriminator(layout, key, hidden),
+            "gates": make_gates(layout, full_mask(summary.factors)),
+        }
+
+    def predict(
+        self, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+    ) -> tuple[list[Outputs], Array]:
+        """The model's outputs, and the penalty of the likeliest next state."""
+        outputs = p["model"](stats, p["gates"], jnp.concatenate([state, action]))
+        likeliest = decode(layout, stats, outputs, state, hard=True).state
+        return outputs, penalty(self.config.floor, p["discriminator"](layout, stats, state, action, likeliest))
 
 
 class Nets(NamedTuple):
@@ -194,15 +209,6 @@ class Discriminator(eqx.Module):
         # A discrete column that never changed in the data has no spread to measure its changes by.
         change = (next_state - state) / jnp.where(continuous, stats.change, 1.0)
         return self.net(jnp.concatenate([row, change]))[0]
-
-
-def predict(
-    floor: float, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[list[Outputs], Array]:
-    """The model's outputs, and the penalty of the likeliest next state."""
-    outputs = p["model"](stats, p["gates"], jnp.concatenate([state, action]))
-    likeliest = decode(layout, stats, outputs, state, hard=True).state
-    return outputs, penalty(floor, p["discriminator"](layout, stats, state, action, likeliest))
 
 
 def penalty(floor: float, log_ratio: Array) -> Array:

@@ -26,11 +26,10 @@ from jaxtyping import Array, PRNGKeyArray
 from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
 from because_rl.models.layout import Layout
 from because_rl.models.objective import Weights, world_model_loss
-from because_rl.models.prepared_data import PreparedData, Statistics, prepare
-from because_rl.planning.agent import PlannerAgent, make_planner_agent
+from because_rl.models.prepared_data import PreparedData, Statistics, Summary, prepare
+from because_rl.planning.agent import PlannerAgent, PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
-from because_rl.training.method import Method
-from because_rl.training.run import Run
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -42,20 +41,36 @@ class MOPOConfig(PlanningConfig):
     weights: Weights = field(default_factory=lambda: Weights(representation=0.0))
 
 
-class MOPO(Method):
+class MOPO(PlanningMethod):
     name = "mopo"
 
-    def __init__(self, config: MOPOConfig):
-        self.config = config
+    def __init__(self, config: MOPOConfig | None = None):
+        self.config = config or MOPOConfig()
 
-    def fit(self, data: Transitions, run: Run) -> PlannerAgent:
-        c, prepared, mask = self.config, prepare(data), full_mask(data.factors)
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+        c, run, prepared, mask = self.config, as_run(seeds), prepare(data), full_mask(data.factors)
         gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
         ensemble = run.fit(ensemble_stage(c, prepared), prepared.train, gates)
         parameters = {"ensemble": ensemble, "gates": gates}
         parameters["mean_uncertainty"] = mean_uncertainty(c, prepared, parameters)
         proposals = fit_proposals(c, prepared, run, mask)
-        return make_planner_agent(c, prepared, run, partial(predict, c.penalty), parameters, proposals)
+        return self.make_agent(prepared, run, parameters, proposals)
+
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
+        layout, c = summary.layout, self.config
+        gates = make_gates(layout, full_mask(summary.factors))
+        return {
+            "ensemble": Ensemble(layout, key, c.members, c.hidden),
+            "gates": gates,
+            "mean_uncertainty": jnp.zeros(()),
+        }
+
+    def predict(
+        self, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+    ) -> tuple[list[Outputs], Array]:
+        """The ensemble's mean prediction, and u / (u + mean u)."""
+        outputs, u = ensemble_prediction(self.config.penalty, layout, stats, p, state, action)
+        return outputs, u / (u + p["mean_uncertainty"])
 
 
 class Ensemble(eqx.Module):
@@ -101,14 +116,6 @@ def mean_uncertainty(c: MOPOConfig, prepared: PreparedData, parameters: dict[str
     u = jax.vmap(lambda p, s, a: ensemble_prediction(c.penalty, layout, stats, p, s, a)[1], (None, 0, 0))
     each = jax.jit(jax.vmap(u, (0, None, None)))(parameters, held["state"], held["action"])
     return jnp.maximum(each.mean(1), 1e-6)
-
-
-def predict(
-    penalty: str, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[list[Outputs], Array]:
-    """The ensemble's mean prediction, and u / (u + mean u)."""
-    outputs, u = ensemble_prediction(penalty, layout, stats, p, state, action)
-    return outputs, u / (u + p["mean_uncertainty"])
 
 
 def ensemble_prediction(

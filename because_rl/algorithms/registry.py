@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -26,7 +27,9 @@ from because_rl.algorithms.mopo import MOPO, MOPOConfig
 from because_rl.algorithms.presets import TUNED, VARIANTS, WORLD_SETTINGS
 from because_rl.algorithms.td3bc import TD3BC, TD3BCConfig
 from because_rl.errors import BecauseError
-from because_rl.training.method import Method
+from because_rl.factors import FactorSpec
+from because_rl.training.method import DIAGNOSTICS, Agent, Method
+from because_rl.training.saved import read_agent
 
 
 class Entry(NamedTuple):
@@ -72,6 +75,33 @@ def make_method(
     for settings in (by_world, chosen, VARIANTS.get(name, {}), overrides or {}):
         config = configure(config, settings)
     return METHODS[name].method(config)
+
+
+def load_agent(folder: str | Path, method: Callable[[Any], Method] | None = None, config: Any = None) -> Agent:
+    """An agent that ``agent.save(folder)`` wrote, or that of a finished run. It needs no data and no simulator.
+
+    Args:
+        folder: of the agent, or of a run that `because train` wrote.
+        method: the class of a method that is not in `METHODS`.
+        config: its default config.
+    """
+    path = Path(folder)
+    record, arrays = read_agent(path / "agent" if (path / "agent").is_dir() else path)
+    if method is None and record["method"] not in METHODS:
+        raise BecauseError(
+            f"{folder} holds an agent of {record['method']!r}, which is not among the methods here.",
+            need=f"one of {', '.join(METHODS)}.",
+            fix="pass the class of the method: load_agent(folder, Method, Config()).",
+        )
+    entry = METHODS[record["method"]] if method is None else Entry(method, type(config))
+    fitted = entry.method(configure(entry.config(), record["config"]))
+    factors, seeds = FactorSpec.from_dict(record["factors"]), tuple(record["seeds"])
+    agent = fitted.restore(factors, record["horizon"], seeds, arrays)
+    agent.trained_on = record["trained_on"]
+    agent.diagnostics = {
+        name.removeprefix(DIAGNOSTICS): values for name, values in arrays.items() if name.startswith(DIAGNOSTICS)
+    }
+    return agent
 
 
 def configure(config: Any, settings: Mapping[str, Any], prefix: str = "") -> Any:

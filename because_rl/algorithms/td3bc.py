@@ -29,12 +29,10 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
-from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, normal
-from because_rl.models.policy import ActorAgent, PolicyInput, check_actions
-from because_rl.models.prepared_data import Statistics, statistics
-from because_rl.training.method import Agent, Method
-from because_rl.training.run import Run
+from because_rl.models.policy import ActorAgent, ActorMethod, Choose, PolicyInput, check_actions
+from because_rl.models.prepared_data import Statistics, Summary, summarise
+from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
@@ -58,22 +56,31 @@ class TD3BCConfig:
     delay: int = 2
 
 
-class TD3BC(Method):
+class TD3BC(ActorMethod):
     name = "td3bc"
 
     def __init__(self, config: TD3BCConfig | None = None):
         self.config = config or TD3BCConfig()
 
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        train, factors = ~data.held_out, data.factors
-        stats = statistics(Layout(factors), data.state[train], data.action[train], data.next_state[train])
-        policy_input, actions = PolicyInput(factors, stats), make_actions(factors, stats)
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> ActorAgent:
+        run, train = as_run(seeds), ~data.held_out
+        summary = summarise(data, train)
+        policy_input, actions = PolicyInput(data.factors, summary.stats), make_actions(data.factors, summary.stats)
         nets = run.fit(td3bc_stage(self.config, policy_input, actions), data.batch(train), ())
+        return self.make_agent(data, summary, run, nets.actor)
+
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> MLP:
+        policy_input = PolicyInput(summary.factors, summary.stats)
+        return make_actions(summary.factors, summary.stats).make_networks(self.config, policy_input.size, key)[0]
+
+    def policy(self, summary: Summary) -> tuple[Choose, int]:
+        policy_input = PolicyInput(summary.factors, summary.stats)
+        actions = make_actions(summary.factors, summary.stats)
 
         def choose(actor: MLP, state: Array, goal: Array, noise: Array) -> Array:
             return actions.choose(actor, policy_input(state, goal))
 
-        return ActorAgent(run.seeds, nets.actor, choose)
+        return choose, 0
 
 
 class Nets(NamedTuple):

@@ -81,7 +81,7 @@ def evaluate(
 
     use_home_compilation_cache(root)
     with progress_bar("Evaluating", "steps") as progress:
-        results = evaluate_run(run, root, split, episodes, spurious, progress)
+        results = evaluate_run(run, split, episodes, spurious, progress)
     rows = [
         {
             "method": result["method"],

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-
-import numpy as np
+from dataclasses import replace
 
 from because_rl.discovery.independence.base import IndependenceTest
 from because_rl.discovery.independence.fcit import Fcit
@@ -14,11 +13,12 @@ from because_rl.discovery.independence.gtest import GTest
 from because_rl.discovery.independence.l0 import L0
 from because_rl.discovery.independence.residual import ResidualTest
 from because_rl.discovery.mask import CausalMask, decide
-from because_rl.discovery.mbar import Reweighted, reweight
+from because_rl.discovery.mbar import reweight
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.graph import Edge
+from because_rl.transitions import Transitions
 
 TESTS: dict[str, Callable[[], IndependenceTest]] = {
     "gtest": GTest,
@@ -48,21 +48,17 @@ def make_test(name: str) -> IndependenceTest:
 
 
 def discover(
-    factors: FactorSpec,
-    state: np.ndarray,
-    action: np.ndarray,
-    next_state: np.ndarray,
-    episode: np.ndarray | None = None,
+    data: Transitions,
     *,
     test: str | IndependenceTest | None = None,
     threshold: float | None = None,
     fdr: bool = False,
-    batches: int = 0,
+    batches: int = 3,
     seed: int = 0,
     force: Iterable[Edge] = (),
     forbid: Iterable[Edge] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Reweighted:
+) -> CausalMask:
     """Find the causal mask of logged transitions.
 
     Every input factor (state or action at t) is tested against every target factor (state at t+1): an edge is kept
@@ -70,11 +66,7 @@ def discover(
     ("untestable"), and from each factor to itself. With `batches` > 0 the edge weights are M-bar (see `mbar`).
 
     Args:
-        factors: the columns of each state and action factor, and their types.
-        state: (n, state columns) the state at t; finite numbers, as for `action` and `next_state`.
-        action: (n, action columns) the action at t, in the columns of `factors` (categorical actions one-hot).
-        next_state: (n, state columns) the state at t+1.
-        episode: (n,) the episode of each row, in any order; None means that the rows are independent draws.
+        data: logged transitions with the factors of their columns.
         test: a name in `TESTS`, or an `IndependenceTest`; None chooses by the types of the factors.
         threshold: p-value in (0, 1) below which an edge is kept; None takes the test's `DEFAULT_THRESHOLD`.
         fdr: whether p-values are adjusted to control the false discovery rate (Benjamini-Yekutieli).
@@ -85,25 +77,27 @@ def discover(
         progress: called with (masks computed, masks in total) before the first mask and after each.
 
     Returns:
-        The verdicts (`mask`) with arrays of shape (inputs, targets); the 95% interval of each edge weight (`low`,
-        `high`); and the weight of each batch (`batch_weight`). Without batches weights and intervals are 0 or 1.
+        The verdict on every edge, with arrays of shape (inputs, targets) and the 95% interval of each edge weight.
+        Without batches weights are 0 or 1.
 
     Raises:
         BecauseError: for arrays that are not finite or differ in length, too few rows or episodes for the test, an
             unknown test or edge, a threshold outside (0, 1), or an edge that is both forced and forbidden.
 
-    >>> from because_rl.factors import pack
+    >>> import numpy as np
+    >>> from because_rl.factors import FactorSpec, pack
     >>> factors = FactorSpec(pack(("x", 1, "continuous"), ("v", 1, "continuous")), pack(("push", 1, "continuous")))
     >>> rng = np.random.default_rng(0)
     >>> state, push, noise = rng.normal(size=(500, 2)), rng.normal(size=(500, 1)), rng.normal(size=(500, 2))
     >>> next_state = state + np.column_stack([state[:, 1], push[:, 0]]) + 0.1 * noise  # x' = x + v, v' = v + push
-    >>> mask = discover(factors, state, push, next_state, test="fisherz").mask
-    >>> mask.inputs, mask.targets, mask.matrix.astype(int).tolist()
-    (('x', 'v', 'push'), ('x', 'v'), [[1, 0], [1, 1], [0, 1]])
+    >>> data = Transitions.from_arrays(state, push, next_state, np.arange(500), factors=factors)
+    >>> graph = discover(data, test="fisherz", batches=0)
+    >>> graph.parents("x"), graph.parents("v"), graph.matrix.astype(int).tolist()
+    (('x', 'v'), ('v', 'push'), [[1, 0], [1, 1], [0, 1]])
     """
-    variables = Variables.from_arrays(factors, state, action, next_state, episode)
+    variables = Variables.from_arrays(data.factors, data.state, data.action, data.next_state, data.episode)
     if not isinstance(test, IndependenceTest):
-        test = make_test(test or choose_test(factors))
+        test = make_test(test or choose_test(data.factors))
     level = DEFAULT_THRESHOLD.get(test.name, 1e-4) if threshold is None else threshold
     chosen, force, forbid = test.for_threshold(level), list(force), list(forbid)
 
@@ -112,4 +106,5 @@ def discover(
 
     progress(0, batches + 1)
     threads = min(os.cpu_count() or 1, 1 + batches) if chosen.parallel_in_threads else 1
-    return reweight(variables, find_mask, batches=batches, seed=seed, threads=threads, progress=progress)
+    reweighted = reweight(variables, find_mask, batches=batches, seed=seed, threads=threads, progress=progress)
+    return replace(reweighted.mask, weight_low=reweighted.low, weight_high=reweighted.high)

@@ -45,6 +45,10 @@ class CausalMask:
     """the reason for edges that are untestable or were left out in spite of their p-value"""
     settings: dict[str, Any] = field(default_factory=dict)
     """of the test and of the decision, for provenance"""
+    weight_low: np.ndarray | None = None
+    """lower end of the 95% interval of each weight over batches; None where there were none"""
+    weight_high: np.ndarray | None = None
+    """its upper end"""
 
     @property
     def matrix(self) -> np.ndarray:
@@ -58,6 +62,19 @@ class CausalMask:
         edges = ((i, j) for a, i in enumerate(self.inputs) for b, j in enumerate(self.targets) if kept[a, b])
         return Graph(self.inputs, self.targets, frozenset(edges))
 
+    @property
+    def edges(self) -> list[dict[str, Any]]:
+        """The rows of the edges that are kept."""
+        return [row for row in self.rows() if row["status"] in KEPT]
+
+    def parents(self, target: str) -> tuple[str, ...]:
+        """The causes of a target, in the order of `inputs`."""
+        return self.graph.parents(target)
+
+    def children(self, source: str) -> tuple[str, ...]:
+        """The effects of an input, in the order of `targets`."""
+        return self.graph.children(source)
+
     def rows(self) -> list[dict[str, Any]]:
         """One JSON-ready row per possible edge, target by target."""
         return [
@@ -69,11 +86,17 @@ class CausalMask:
                 "effect": float(self.effect[i, j]),
                 "weight": float(self.weight[i, j]),
                 "statistic": float(self.statistic[i, j]),
+                **self._interval(i, j),
                 **({"why": self.why[source, target]} if (source, target) in self.why else {}),
             }
             for j, target in enumerate(self.targets)
             for i, source in enumerate(self.inputs)
         ]
+
+    def _interval(self, i: int, j: int) -> dict[str, list[float]]:
+        if self.weight_low is None or self.weight_high is None:
+            return {}
+        return {"weight_ci95": [float(self.weight_low[i, j]), float(self.weight_high[i, j])]}
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; `from_dict` reads it back."""
@@ -91,6 +114,7 @@ class CausalMask:
         position = {(i, j): (a, b) for a, i in enumerate(inputs) for b, j in enumerate(targets)}
         numbers = {name: np.zeros((len(inputs), len(targets))) for name in ("p", "statistic", "effect", "weight")}
         status, why = np.full((len(inputs), len(targets)), "no edge", "U10"), {}
+        low, high = np.full((2, len(inputs), len(targets)), np.nan)
         for row in value["edges"]:
             cell = position[row["from"], row["to"]]
             for name, array in numbers.items():
@@ -98,6 +122,9 @@ class CausalMask:
             status[cell] = row["status"]
             if "why" in row:
                 why[row["from"], row["to"]] = row["why"]
+            if "weight_ci95" in row:
+                low[cell], high[cell] = row["weight_ci95"]
+        numbers |= {} if np.isnan(low).any() else {"weight_low": low, "weight_high": high}
         return cls(inputs, targets, status=status, why=why, settings=dict(value["settings"]), **numbers)
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from because_rl.envs.batch import Observation
 from because_rl.envs.tasks import make_batch
-from because_rl.evaluation.rollout import layouts, legal, roll
+from because_rl.evaluation.rollout import acting, layouts, legal, roll
 from because_rl.factors import FactorSpec
 from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import child_seed
@@ -48,17 +48,15 @@ def episodic_loss(
     """
     k = len(agent.seeds)
     batch = make_batch(world, split, spurious, processes=processes)
+    choose = acting(agent, episodes, child_seed(seed, "mismatch", world, split))
     states, actions = [], []
 
     def act(observation: Observation, steps_left: int) -> np.ndarray:
-        state, goal = (part.reshape(k, episodes, part.shape[1]) for part in observation)
-        chosen = np.asarray(agent.act(state, goal, steps_left))
-        chosen = legal(chosen.reshape(k * episodes, *chosen.shape[2:]), batch.action_space)
+        chosen = legal(choose(observation, steps_left), batch.action_space)
         states.append(observation.state)
         actions.append(np.asarray(batch.factors.encode_action(chosen), np.float32))
         return chosen
 
-    agent.begin(episodes, child_seed(seed, "mismatch", world, split))
     try:
         outcome = roll(world, split, layouts(world, split, episodes), act, repeats=k, spurious=spurious, batch=batch)
         states.append(batch.exact_state().astype(np.float32))  # the final state of each world

@@ -57,22 +57,29 @@ def evaluate(
     seed: int = 0,
     batch: BatchEnv | None = None,
     processes: int = 1,
+    tick: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Roll a fitted agent to the end of every episode.
 
     `seed` seeds the agent's randomness; the scenes do not depend on it. `processes` share the simulation of slow
-    worlds without changing the outcome. A given `batch` is used and left open.
+    worlds without changing the outcome. A given `batch` is used and left open. `tick` is called after each step.
     """
-    k = len(agent.seeds)
-    agent.begin(episodes, child_seed(seed, "act", world, split))
+    act = acting(agent, episodes, child_seed(seed, "act", world, split), tick)
+    scenes, repeats = layouts(world, split, episodes), len(agent.seeds)
+    return roll(world, split, scenes, act, repeats=repeats, spurious=spurious, batch=batch, processes=processes)
+
+
+def acting(agent: Agent, episodes: int, seed: int, tick: Callable[[], None] = lambda: None) -> Act:
+    """How all seeds of an agent act in `episodes` scenes each, side by side; `tick` is called after each step."""
+    controller, k = agent.start(episodes, seed), len(agent.seeds)
 
     def act(observation: Observation, steps_left: int) -> np.ndarray:
         state, goal = (part.reshape(k, episodes, part.shape[1]) for part in observation)
-        action = np.asarray(agent.act(state, goal, steps_left))
+        action = np.asarray(controller.act(state, goal, steps_left))
+        tick()
         return action.reshape(k * episodes, *action.shape[2:])
 
-    scenes = layouts(world, split, episodes)
-    return roll(world, split, scenes, act, repeats=k, spurious=spurious, batch=batch, processes=processes)
+    return act
 
 
 def roll(

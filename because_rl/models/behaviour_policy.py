@@ -14,34 +14,14 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
 from because_rl.models.nets import MLP
-from because_rl.models.prepared_data import Statistics
+from because_rl.models.prepared_data import ActionStatistics, Statistics
 from because_rl.training.stage import Batch
 
 LEAST_SPREAD, MOST_SPREAD = -4.0, 0.5
-
-
-class ActionStatistics(NamedTuple):
-    """Statistics of the logged actions, (columns,) each."""
-
-    mean: Array
-    scale: Array
-    coin: Array
-    """1 where a column only ever took two values, `low` and `high`: a Bernoulli column"""
-    low: Array
-    high: Array
-
-
-def action_statistics(action: np.ndarray) -> ActionStatistics:
-    """Statistics of (n, columns) logged actions."""
-    low, high = action.min(0), action.max(0)
-    coin = np.array([len(np.unique(column)) == 2 for column in action.T])
-    scale = np.where(coin, 1.0, np.maximum(action.std(0), 1e-3))
-    return ActionStatistics(*(jnp.asarray(a, jnp.float32) for a in (action.mean(0), scale, coin, low, high)))
 
 
 class ActionMixture(NamedTuple):

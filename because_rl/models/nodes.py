@@ -163,13 +163,6 @@ def apply_heads(
     return out
 
 
-def predict(
-    layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
-) -> tuple[list[Outputs], Array]:
-    """What planners ask of a model that has no uncertainty: its outputs, and a penalty of 0."""
-    return p["world"](stats, p.get("mask"), jnp.concatenate([state, action])), jnp.zeros(())
-
-
 def deviation(model: Any) -> Array:
     """The sum of squares of the deviations of single members in all shared networks of a model."""
     nets = jax.tree.leaves(model, is_leaf=is_shared)

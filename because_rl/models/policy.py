@@ -12,14 +12,16 @@ on what follows an action reaches the policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -27,13 +29,13 @@ from because_rl.models.behaviour_policy import (
     LEAST_SPREAD,
     MOST_SPREAD,
     ActionMixture,
-    ActionStatistics,
-    action_statistics,
     component_log_densities,
 )
-from because_rl.models.prepared_data import Statistics
+from because_rl.models.prepared_data import ActionStatistics, Statistics, Summary
 from because_rl.rng import stream
-from because_rl.training.method import Agent
+from because_rl.training.method import Agent, Controller, Method, describe_data, seed_position
+from because_rl.training.run import Run, flatten, unflatten, untrained_of_seeds
+from because_rl.transitions import Transitions
 
 UNIFORM_CLIP = 1e-6
 """Uniform noise is clipped to [UNIFORM_CLIP, 1 - UNIFORM_CLIP], where its logarithms and quantiles are finite."""
@@ -154,12 +156,12 @@ class Mixture(eqx.Module):
         return jnp.clip(columns, a.low, a.high)
 
 
-def action_distribution(factors: FactorSpec, action: Float[np.ndarray, "rows action"]) -> ActionDistribution:
-    """The distribution for this kind of actions, fitted to the range and scale of the logged ones, `action`."""
+def action_distribution(factors: FactorSpec, actions: ActionStatistics) -> ActionDistribution:
+    """The distribution for this kind of actions; continuous ones have the range and scale of the logged `actions`."""
     check_actions(factors)
     if factors.codes is not None:
         return Categorical(jnp.asarray(factors.codes, jnp.float32))
-    return Mixture(action_statistics(action))
+    return Mixture(actions)
 
 
 def check_actions(factors: FactorSpec) -> None:
@@ -196,45 +198,80 @@ def _straight_through(value: Array, soft: Array) -> Array:
     return value + (soft - jax.lax.stop_gradient(soft))
 
 
+Choose = Callable[[Any, Array, Array, Array], Array]
+"""(networks of one seed, state, goal, uniform noise) -> action"""
+
+
+class ActorMethod(Method):
+    """A method whose agent acts by a network."""
+
+    @abstractmethod
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> Any:
+        """The networks that act, of one seed and before training: a saved agent has their structure."""
+
+    @abstractmethod
+    def policy(self, summary: Summary) -> tuple[Choose, int]:
+        """How they act, and how many uniform numbers that takes."""
+
+    def make_agent(self, data: Transitions, summary: Summary, run: Run, actors: Any) -> ActorAgent:
+        """The agent that acts by fitted networks, which have a leading axis of seeds."""
+        agent = ActorAgent(self, summary, run.seeds, actors)
+        agent.trained_on = describe_data(data)
+        return agent
+
+    def restore(
+        self, factors: FactorSpec, horizon: int, seeds: tuple[int, ...], arrays: Mapping[str, np.ndarray]
+    ) -> ActorAgent:
+        summary = Summary.restore(factors, horizon, arrays)
+        template = untrained_of_seeds(partial(self.untrained, summary), len(seeds))
+        return ActorAgent(self, summary, seeds, unflatten(template, arrays, "agent"))
+
+
 class ActorAgent(Agent):
     """Acts by a network, one for each seed."""
 
-    def __init__(
-        self, seeds: tuple[int, ...], actors: Any, choose: Callable[[Any, Array, Array, Array], Array], noise: int = 0
-    ):
-        """`actors`: the networks, with a leading axis of seeds.
-
-        `choose`: (actor of one seed, state, goal, `noise` uniform numbers) -> action.
-        """
-        self.seeds, self._actors, self._noise = seeds, actors, noise
+    def __init__(self, method: ActorMethod, summary: Summary, seeds: tuple[int, ...], actors: Any):
+        """`actors`: the networks, with a leading axis of seeds."""
+        super().__init__(method, seeds, summary.factors, summary.horizon)
+        self.summary, self.actors = summary, actors
+        choose, self.noise = method.policy(summary)
         self._act = jax.jit(jax.vmap(jax.vmap(choose, (None, 0, 0, 0))))
-        self.begin(0, 0)
 
-    def begin(self, worlds: int, seed: int) -> None:
-        self._streams = [stream(seed, "act", agent_seed) for agent_seed in self.seeds]
+    def start(self, worlds: int, seed: int = 0) -> ActorController:
+        return ActorController(self, seed)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return flatten(self.actors) | self.summary.arrays()
+
+    def select(self, seed: int) -> ActorAgent:
+        k = seed_position(self.seeds, seed)
+        assert isinstance(self.method, ActorMethod)
+        actors = jax.tree.map(lambda leaf: leaf[k : k + 1], self.actors)
+        return ActorAgent(self.method, self.summary, (seed,), actors)
+
+
+class ActorController(Controller):
+    def __init__(self, agent: ActorAgent, seed: int):
+        self._agent, self._streams = agent, [stream(seed, "act", agent_seed) for agent_seed in agent.seeds]
 
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
-        noise = np.stack([rng.random((state.shape[1], self._noise), np.float32) for rng in self._streams])
-        return np.asarray(
-            self._act(self._actors, jnp.asarray(state, jnp.float32), jnp.asarray(goal, jnp.float32), jnp.asarray(noise))
-        )
+        agent = self._agent
+        noise = np.stack([rng.random((state.shape[1], agent.noise), np.float32) for rng in self._streams])
+        rows = (jnp.asarray(part, jnp.float32) for part in (state, goal, noise))
+        return np.asarray(agent._act(agent.actors, *rows))
 
 
-def make_imitator(
-    seeds: tuple[int, ...],
-    nets: Any,
-    distribution: ActionDistribution,
-    policy: Callable[[Any, Array, Array], Array],
-    greedy: bool | None,
-) -> ActorAgent:
-    """An agent that acts by `distribution`, whose parameters are `policy` (nets of one seed, state, goal).
+def imitate(
+    distribution: ActionDistribution, policy: Callable[[Any, Array, Array], Array], greedy: bool | None
+) -> tuple[Choose, int]:
+    """Acting by `distribution`, whose parameters are `policy` (nets of one seed, state, goal).
 
-    `nets` have a leading axis of seeds. `greedy` takes the likeliest action. None: the likeliest where actions are
-    discrete, a sample where they are continuous, as the heaviest component of a mixture may be one that mostly waits.
+    `greedy` takes the likeliest action. None: the likeliest where actions are discrete, a sample where they are
+    continuous, as the heaviest component of a mixture may be one that mostly waits.
     """
     likeliest = isinstance(distribution, Categorical) if greedy is None else greedy
 
     def choose(nets: Any, state: Array, goal: Array, noise: Array) -> Array:
         return distribution.act(policy(nets, state, goal), None if likeliest else noise)
 
-    return ActorAgent(seeds, nets, choose, noise=distribution.noise_size)
+    return choose, distribution.noise_size

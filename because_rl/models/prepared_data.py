@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from because_rl.factors import FactorSpec
 from because_rl.models.layout import Layout
 from because_rl.training.stage import Batch
 from because_rl.transitions import Transitions
@@ -63,20 +66,78 @@ def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state
     return Statistics(*(jnp.asarray(a, jnp.float32) for a in arrays))
 
 
+class ActionStatistics(NamedTuple):
+    """Statistics of the logged actions, (columns,) each."""
+
+    mean: Array
+    scale: Array
+    coin: Array
+    """1 where a column only ever took two values, `low` and `high`: a Bernoulli column"""
+    low: Array
+    high: Array
+
+
+def action_statistics(action: np.ndarray) -> ActionStatistics:
+    """Statistics of (n, columns) logged actions."""
+    low, high = action.min(0), action.max(0)
+    coin = np.array([len(np.unique(column)) == 2 for column in action.T])
+    scale = np.where(coin, 1.0, np.maximum(action.std(0), 1e-3))
+    return ActionStatistics(*(jnp.asarray(a, jnp.float32) for a in (action.mean(0), scale, coin, low, high)))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an agent keeps of its data: no rows."""
+
+    layout: Layout
+    horizon: int
+    stats: Statistics
+    actions: ActionStatistics
+
+    @property
+    def factors(self) -> FactorSpec:
+        return self.layout.factors
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By name, for a file."""
+        parts = {"statistics": self.stats._asdict(), "actions": self.actions._asdict()}
+        return {f"{part}/{name}": np.asarray(a) for part, values in parts.items() for name, a in values.items()}
+
+    @classmethod
+    def restore(cls, factors: FactorSpec, horizon: int, arrays: Mapping[str, np.ndarray]) -> Summary:
+        """The inverse of `arrays`."""
+        stats = Statistics(*(jnp.asarray(arrays[f"statistics/{name}"]) for name in Statistics._fields))
+        actions = ActionStatistics(*(jnp.asarray(arrays[f"actions/{name}"]) for name in ActionStatistics._fields))
+        return cls(Layout(factors), horizon, stats, actions)
+
+
+def summarise(data: Transitions, rows: np.ndarray | None = None) -> Summary:
+    """The summary of the `rows` of a dataset (a boolean mask); None: of all."""
+    keep = np.ones(len(data), bool) if rows is None else rows
+    layout = Layout(data.factors)
+    stats = statistics(layout, data.state[keep], data.action[keep], data.next_state[keep])
+    return Summary(layout, data.horizon, stats, action_statistics(data.action[keep]))
+
+
 @dataclass(frozen=True)
 class PreparedData:
     """What every world model starts from."""
 
     transitions: Transitions
-    layout: Layout
-    stats: Statistics
+    summary: Summary
     """of all rows"""
     train: Batch
     """the rows that are not held out"""
 
+    @property
+    def layout(self) -> Layout:
+        return self.summary.layout
+
+    @property
+    def stats(self) -> Statistics:
+        return self.summary.stats
+
 
 def prepare(data: Transitions) -> PreparedData:
     """Layout, statistics and training rows of a dataset."""
-    layout = Layout(data.factors)
-    stats = statistics(layout, data.state, data.action, data.next_state)
-    return PreparedData(data, layout, stats, data.batch(~data.held_out))
+    return PreparedData(data, summarise(data), data.batch(~data.held_out))

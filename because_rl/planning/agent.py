@@ -5,29 +5,30 @@ Discrete actions are planned by exact value iteration, continuous ones by shooti
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
 from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
-from because_rl.models.prepared_data import PreparedData, Statistics
+from because_rl.models.prepared_data import PreparedData, Statistics, Summary
 from because_rl.planning.goal import attained
-from because_rl.planning.proposals import PlanningConfig, Proposals, behaviour_policy, terminal_value
+from because_rl.planning.proposals import PlanningConfig, behaviour_policy, terminal_value, untrained_proposals
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
-from because_rl.training.method import Agent
-from because_rl.training.run import Run
+from because_rl.training.method import Agent, Controller, Method, Prediction, describe_data, seed_position
+from because_rl.training.run import Run, flatten, unflatten, untrained_of_seeds
 from because_rl.training.stage import hoist
 from because_rl.transitions import Transitions
 
@@ -51,41 +52,55 @@ class LearnedModel(NamedTuple):
     """state, goal -> value"""
 
 
-def make_planner_agent(
-    c: PlanningConfig,
-    prepared: PreparedData,
-    run: Run,
-    predict: Predict,
-    parameters: Mapping[str, Any],
-    proposals: Proposals,
-    diagnostics: Mapping[str, np.ndarray] | None = None,
-) -> PlannerAgent:
-    """The agent that plans in a fitted model, which all model-based methods return.
+class PlanningMethod(Method):
+    """A method that learns a world model and plans in it; its config extends `PlanningConfig`."""
 
-    `predict` is the fitted model, `parameters` what it reads, with a leading axis of seeds on every array.
-    `diagnostics` are numbers to report, one per seed.
-    """
-    # An Equinox model may hold functions as leaves.
-    arrays, static = eqx.partition(dict(parameters), lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
-    if jax.tree.leaves(static):
-        predict = partial(_predict_with_static, predict, static)
-    parameters, seeds = {**arrays, **proposals.parameters}, len(run.seeds)
-    learned = LearnedModel(
-        partial(_imagine, predict, prepared.layout, prepared.stats),
-        partial(_successor, predict, prepared.layout, prepared.stats),
-        behaviour_policy(prepared),
-        terminal_value(prepared),
-    )
-    planner = c.planner
-    if proposals.parameters:
-        memory = proposals.noise_persistence if c.memory is None else c.memory
-        planner = replace(planner, memory=memory, habit=proposals.component_persistence)
-    data = prepared.transitions
-    if c.pessimism is None:
-        pessimism = price_pessimism(data, learned.imagine, parameters, c.price)
-    else:
-        pessimism = np.full(seeds, c.pessimism)
-    return PlannerAgent(data, run.seeds, learned, parameters, planner, pessimism, diagnostics)
+    @abstractmethod
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
+        """The parameters that `predict` reads, of one seed and before training: a saved agent has their structure."""
+
+    def predict(
+        self, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
+    ) -> tuple[list[Outputs], Array]:
+        """The model's outputs for one row by the parameters `p` of one seed, and the penalty in [0, 1].
+
+        This one is for a model 'world' without uncertainty: its penalty is 0.
+        """
+        return p["world"](stats, p.get("mask"), jnp.concatenate([state, action])), jnp.zeros(())
+
+    def make_agent(
+        self,
+        prepared: PreparedData,
+        run: Run,
+        model: Mapping[str, Any],
+        proposals: Mapping[str, Any],
+        diagnostics: Mapping[str, np.ndarray] | None = None,
+    ) -> PlannerAgent:
+        """The agent that plans in a fitted model.
+
+        `model` is what `predict` reads, `proposals` what `fit_proposals` returned, with a leading axis of seeds on
+        every array. `diagnostics` are numbers to report, one per seed.
+        """
+        c, data, parameters = self.config, prepared.transitions, {**model, **proposals}
+        if c.pessimism is None:
+            pessimism = price_pessimism(data, self.predict, prepared.summary, parameters, c.price)
+        else:
+            pessimism = np.full(len(run.seeds), c.pessimism)
+        agent = PlannerAgent(self, prepared.summary, run.seeds, parameters, pessimism)
+        agent.trained_on = describe_data(data)
+        agent.diagnostics = dict(diagnostics or {}) | agent.diagnostics
+        return agent
+
+    def restore(
+        self, factors: FactorSpec, horizon: int, seeds: tuple[int, ...], arrays: Mapping[str, np.ndarray]
+    ) -> PlannerAgent:
+        summary = Summary.restore(factors, horizon, arrays)
+
+        def untrained(key: PRNGKeyArray) -> dict[str, Any]:
+            return self.untrained(summary, key) | untrained_proposals(self.config, factors, key)
+
+        parameters = unflatten(untrained_of_seeds(untrained, len(seeds)), arrays, "agent")
+        return PlannerAgent(self, summary, seeds, parameters, arrays["pessimism"])
 
 
 def _predict_with_static(
@@ -109,55 +124,101 @@ def _successor(
     return guess.state, guess.log_p, penalty
 
 
-def price_pessimism(
-    data: Transitions, imagine: Callable[..., tuple[Array, Array]], parameters: Any, price: float
-) -> np.ndarray:
+def price_pessimism(data: Transitions, predict: Predict, summary: Summary, parameters: Any, price: float) -> np.ndarray:
     """(seeds,) lambda such that a trajectory like the held-out ones pays `price` of the goal's reward in penalties.
 
     lambda = price / (horizon * mean penalty of held-out rows), at most 1.
     """
     held = data.batch(data.held_out)
-    rows = jax.jit(jax.vmap(jax.vmap(lambda p, s, a: imagine(p, s, a)[1], (None, 0, 0)), (0, None, None)))
+    parameters, learned = split_learned(predict, summary, parameters)
+    rows = jax.jit(jax.vmap(jax.vmap(lambda p, s, a: learned.imagine(p, s, a)[1], (None, 0, 0)), (0, None, None)))
     ordinary = np.asarray(rows(parameters, held["state"][:2000], held["action"][:2000])).mean(1)
     return np.minimum(price / (data.horizon * np.maximum(ordinary, 0.02)), 1.0)
+
+
+def split_learned(predict: Predict, summary: Summary, parameters: Any) -> tuple[Any, LearnedModel]:
+    """The arrays among the parameters, and the functions of them that planners use.
+
+    An Equinox model may hold functions as leaves.
+    """
+    arrays, static = eqx.partition(dict(parameters), lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
+    if jax.tree.leaves(static):
+        predict = partial(_predict_with_static, predict, static)
+    return arrays, LearnedModel(
+        partial(_imagine, predict, summary.layout, summary.stats),
+        partial(_successor, predict, summary.layout, summary.stats),
+        behaviour_policy(summary),
+        terminal_value(summary),
+    )
 
 
 class PlannerAgent(Agent):
     """Plans anew at every step, for every seed and world."""
 
     def __init__(
-        self,
-        data: Transitions,
-        seeds: tuple[int, ...],
-        learned: LearnedModel,
-        parameters: Any,
-        config: ShootingConfig,
-        pessimism: np.ndarray,
-        diagnostics: Mapping[str, np.ndarray] | None = None,
+        self, method: PlanningMethod, summary: Summary, seeds: tuple[int, ...], parameters: Any, pessimism: np.ndarray
     ):
-        """`parameters`, `pessimism` (lambda) and `diagnostics` have a leading axis of seeds."""
-        self.diagnostics = dict(diagnostics or {}) | {"pessimism": pessimism}
-        config = replace(config, pessimism=1.0)  # penalties come multiplied by each seed's own lambda
-        self.seeds, self.factors, self.horizon, self.config = seeds, data.factors, data.horizon, config
-        self.learned, self.parameters, self.pessimism = learned, parameters, pessimism
-        self.discrete = data.factors.codes is not None
+        """`parameters` and `pessimism` (lambda) have a leading axis of seeds."""
+        super().__init__(method, seeds, summary.factors, summary.horizon)
+        self.summary, self.pessimism = summary, pessimism
+        self.diagnostics = {"pessimism": pessimism}
+        self.parameters, self.learned = split_learned(method.predict, summary, parameters)
+        self._given = parameters
+        # Penalties come multiplied by each seed's own lambda.
+        self.config = replace(_with_persistence(method.config, parameters), pessimism=1.0)
+        self.discrete = self.factors.codes is not None
         if self.discrete:
-            self._successors = jax.jit(jax.vmap(learned.successor, in_axes=(None, 0, 0)))
+            self._successors = jax.jit(jax.vmap(self.learned.successor, in_axes=(None, 0, 0)))
         else:
-            arrays, functions = hoist(learned)
-            bounds = Bounds(data.action.min(0), data.action.max(0), config.memory, config.habit)
+            arrays, functions = hoist(self.learned)
+            actions = summary.actions
+            bounds = Bounds(actions.low, actions.high, self.config.memory, self.config.habit)
             self._inputs = arrays, Bounds(*(jnp.asarray(b, jnp.float32) for b in bounds))
             # What data decide is an argument, so that one compiled program serves all datasets of a world.
-            self._plan = _compile(replace(config, memory=0.0, habit=0.0), self.factors, functions)
+            self._plan = _compile(replace(self.config, memory=0.0, habit=0.0), self.factors, functions)
 
-    def begin(self, worlds: int, seed: int) -> None:
+    def start(self, worlds: int, seed: int = 0) -> Controller:
         if self.discrete:
-            self._planners = [self._value_iteration(k) for k in range(len(self.seeds))]
-            return
-        blank = first_plan(self.config, self.factors)
-        shape = (len(self.seeds), worlds)
-        self._last_plan = jax.tree.map(lambda a: jnp.broadcast_to(a, (*shape, *a.shape)), blank)
-        self._key = jax.random.key(child_seed(seed, "plan") % 2**31)
+            return self._value_iteration_controller()
+        return ShootingController(self, worlds, seed)
+
+    def start_once(self, worlds: int) -> Controller:
+        return self._kept_controller if self.discrete else self.start(worlds)
+
+    @cached_property
+    def _kept_controller(self) -> ValueIterationController:
+        """Exact plans do not depend on what was planned before, so single steps share them."""
+        return self._value_iteration_controller()
+
+    def _value_iteration_controller(self) -> ValueIterationController:
+        return ValueIterationController([self._value_iteration(k) for k in range(len(self.seeds))])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return flatten(self.parameters) | self.summary.arrays() | {"pessimism": np.asarray(self.pessimism)}
+
+    def select(self, seed: int) -> PlannerAgent:
+        if self.seeds == (seed,):
+            return self
+        if seed not in self._selected:
+            k = seed_position(self.seeds, seed)
+            parameters = jax.tree.map(lambda a: a[k : k + 1] if eqx.is_array(a) else a, self._given)
+            assert isinstance(self.method, PlanningMethod)
+            self._selected[seed] = PlannerAgent(
+                self.method, self.summary, (seed,), parameters, self.pessimism[k : k + 1]
+            )
+        return self._selected[seed]
+
+    @cached_property
+    def _selected(self) -> dict[int, PlannerAgent]:
+        return {}
+
+    @cached_property
+    def _imagine_rows(self) -> Callable[..., tuple[Array, Array]]:
+        return jax.jit(jax.vmap(jax.vmap(self.learned.imagine, (None, 0, 0)), (0, None, None)))
+
+    def _predict(self, state: np.ndarray, action: np.ndarray) -> Prediction:
+        after, penalty = self._imagine_rows(self.parameters, jnp.asarray(state), jnp.asarray(action))
+        return Prediction(likeliest_levels(self.factors, np.asarray(after).mean(0)), np.asarray(penalty).mean(0))
 
     def _value_iteration(self, k: int) -> ValueIteration:
         parameters = jax.tree.map(lambda a: a[k], self.parameters)
@@ -170,14 +231,55 @@ class PlannerAgent(Agent):
             model, self.factors, self.horizon, discount=self.config.discount, pessimism=float(self.pessimism[k])
         )
 
+
+def _with_persistence(c: PlanningConfig, parameters: Mapping[str, Any]) -> ShootingConfig:
+    """The planner's settings, with the persistence of the behaviour noise in the data (mean over seeds)."""
+    if "persistence" not in parameters:
+        return c.planner
+    noise, component = (float(part.mean()) for part in parameters["persistence"])
+    return replace(c.planner, memory=noise if c.memory is None else c.memory, habit=component)
+
+
+def likeliest_levels(factors: FactorSpec, state: np.ndarray) -> np.ndarray:
+    """(n, state columns) with probabilities of discrete factors replaced by their likeliest level."""
+    state = state.copy()
+    for factor in factors.state:
+        columns = state[:, factor.slice]
+        if factor.type == "binary":
+            state[:, factor.slice] = columns > 0.5
+        elif factor.type == "categorical":
+            level = np.arange(factor.width) == columns.argmax(1, keepdims=True)
+            if factor.optional:  # no level at all is likelier
+                level &= columns.max(1, keepdims=True) > 1.0 - columns.sum(1, keepdims=True)
+            state[:, factor.slice] = level
+    return state
+
+
+class ValueIterationController(Controller):
+    """Exact plans; what the model was asked once is kept."""
+
+    def __init__(self, planners: list[ValueIteration]):
+        self._planners = planners
+
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
-        if self.discrete:
-            return np.stack([p.act(s, g, steps_left) for p, s, g in zip(self._planners, state, goal, strict=True)])
+        return np.stack([p.act(s, g, steps_left) for p, s, g in zip(self._planners, state, goal, strict=True)])
+
+
+class ShootingController(Controller):
+    """Plans from the last plan, one step later."""
+
+    def __init__(self, agent: PlannerAgent, worlds: int, seed: int):
+        blank, shape = first_plan(agent.config, agent.factors), (len(agent.seeds), worlds)
+        self._agent, self._key = agent, jax.random.key(child_seed(seed, "plan") % 2**31)
+        self._last_plan = jax.tree.map(lambda a: jnp.broadcast_to(a, (*shape, *a.shape)), blank)
+
+    def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
+        agent = self._agent
         self._key, key = jax.random.split(self._key)
-        self._last_plan = self._plan(
-            self._inputs,
-            self.parameters,
-            jnp.asarray(self.pessimism, jnp.float32),
+        self._last_plan = agent._plan(
+            agent._inputs,
+            agent.parameters,
+            jnp.asarray(agent.pessimism, jnp.float32),
             jnp.asarray(state, jnp.float32),
             jnp.asarray(goal, jnp.float32),
             self._last_plan,

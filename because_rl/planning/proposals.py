@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
 from because_rl.models.behaviour_policy import (
-    ActionStatistics,
     BehaviourPolicy,
     Persistence,
-    action_statistics,
     behaviour_loss,
     draw_action,
     persistence,
 )
 from because_rl.models.layout import Layout
-from because_rl.models.prepared_data import PreparedData, Statistics
+from because_rl.models.prepared_data import ActionStatistics, PreparedData, Statistics, Summary
 from because_rl.models.value import Value, value_loss, value_of_goal
 from because_rl.planning.shooting import ShootingConfig
 from because_rl.training.run import Run
@@ -56,27 +54,20 @@ class PlanningConfig:
     planner: ShootingConfig = field(default_factory=ShootingConfig)
 
 
-class Proposals(NamedTuple):
-    """The fitted behaviour policy and terminal value, for all seeds."""
-
-    parameters: dict[str, Any]
-    """'behaviour', 'value' and 'gate', each with a leading axis of seeds; empty where a planner needs none of them"""
-    noise_persistence: float = 0.0
-    """lag-1 correlation of the behaviour policy's noise in the data"""
-    component_persistence: float = 0.0
-    """probability, in the data, that a mixture component is kept for another step"""
+def needs_proposals(factors: FactorSpec) -> bool:
+    """Discrete actions are planned by value iteration over all of them, and without a goal nothing is planned."""
+    return factors.codes is None and bool(factors.goal)
 
 
-def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.ndarray) -> Proposals:
+def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.ndarray) -> dict[str, Any]:
     """Fit the behaviour policy and the terminal value; `mask` is the method's own, (inputs, targets).
 
-    Discrete actions are planned by value iteration over all of them, and without a goal nothing is planned: then there
-    is nothing to fit.
+    Returns 'behaviour', 'value', 'gate' and 'persistence' with a leading axis of seeds, or nothing where a planner
+    needs none of them.
     """
-    data, stats = prepared.transitions, prepared.stats
-    if data.factors.codes is not None or not data.factors.goal:
-        return Proposals({})
-    actions = action_statistics(data.action)
+    data, stats, actions = prepared.transitions, prepared.stats, prepared.summary.actions
+    if not needs_proposals(data.factors):
+        return {}
     gate = broadcast_over_seeds(jnp.asarray(goal_ancestors(prepared.layout, mask)), len(run.seeds))
     behaviour = run.fit(
         Stage(
@@ -104,14 +95,25 @@ def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.
         prepared.train,
         gate,
     )
-    kept = _persistence(prepared, actions, behaviour, gate)
-    parameters = {"behaviour": behaviour, "value": value, "gate": gate}
-    return Proposals(parameters, float(kept.noise.mean()), float(kept.component.mean()))
+    persistence = _persistence(prepared, behaviour, gate)
+    return {"behaviour": behaviour, "value": value, "gate": gate, "persistence": persistence}
 
 
-def behaviour_policy(prepared: PreparedData) -> Any:
+def untrained_proposals(c: PlanningConfig, factors: FactorSpec, key: PRNGKeyArray) -> dict[str, Any]:
+    """What `fit_proposals` returns, of one seed and before training."""
+    if not needs_proposals(factors):
+        return {}
+    return {
+        "behaviour": BehaviourPolicy(factors, key, hidden=c.behaviour_hidden),
+        "value": Value(factors, key, hidden=c.hidden),
+        "gate": jnp.ones(factors.state_size),
+        "persistence": Persistence(jnp.zeros(()), jnp.zeros(())),
+    }
+
+
+def behaviour_policy(summary: Summary) -> Any:
     """A function (parameters of one seed, state, goal, noise) -> action, whose arrays are arguments of a `partial`."""
-    return partial(_draw_action, prepared.stats, action_statistics(prepared.transitions.action))
+    return partial(_draw_action, summary.stats, summary.actions)
 
 
 def _draw_action(
@@ -120,19 +122,17 @@ def _draw_action(
     return draw_action(stats, actions, p["behaviour"], p["gate"], state, goal, noise)
 
 
-def terminal_value(prepared: PreparedData) -> Any:
+def terminal_value(summary: Summary) -> Any:
     """A function (parameters of one seed, state, goal) -> value, whose arrays are arguments of a `partial`."""
-    return partial(_terminal_value, prepared.transitions.factors, prepared.stats)
+    return partial(_terminal_value, summary.factors, summary.stats)
 
 
 def _terminal_value(factors: FactorSpec, stats: Statistics, p: dict[str, Any], state: Array, goal: Array) -> Array:
     return value_of_goal(factors, stats, p["value"], p["gate"], state, goal)
 
 
-def _persistence(
-    prepared: PreparedData, actions: ActionStatistics, behaviour: BehaviourPolicy, gate: Array
-) -> Persistence:
-    data = prepared.transitions
+def _persistence(prepared: PreparedData, behaviour: BehaviourPolicy, gate: Array) -> Persistence:
+    data, actions = prepared.transitions, prepared.summary.actions
     episode = data.episode[~data.held_out]
     follows = jnp.asarray(np.append(episode[1:] == episode[:-1], False), jnp.float32)
     over_seeds = jax.jit(jax.vmap(partial(persistence, prepared.stats, actions), (0, 0, None, None)))

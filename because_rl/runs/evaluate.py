@@ -27,7 +27,6 @@ from because_rl.training.method import Agent
 
 def evaluate_run(
     folder: Path,
-    root: Path | None = None,
     splits: str = "O",
     episodes: int = 100,
     spurious: int | None = None,
@@ -37,7 +36,6 @@ def evaluate_run(
 
     Args:
         folder: of the run.
-        root: where its dataset lives.
         splits: "I", "O" or "IO"; both may run at once, in two processes.
         episodes: per seed and split.
         spurious: the spurious level of the world; None: that of the data.
@@ -64,7 +62,7 @@ def evaluate_run(
         report(steps, total)
 
     report(0, total)
-    options = root, episodes, record["spurious"] if spurious is None else spurious
+    options = episodes, record["spurious"] if spurious is None else spurious
     if _in_processes(record["world"], splits):
         parts = run_in_processes(_evaluate, [(folder, split, *options) for split in splits], tick)
         rounds = {split: results for part in parts for split, results in part.items()}
@@ -85,42 +83,31 @@ def _in_processes(world: str, splits: str) -> bool:
     return world_class(world).make_factors(1).codes is None and worth_processes(len(splits))
 
 
-def _evaluate(
-    folder: Path, splits: str, root: Path | None, episodes: int, spurious: int, tick: Tick
-) -> dict[str, list[dict[str, Any]]]:
+def _evaluate(folder: Path, splits: str, episodes: int, spurious: int, tick: Tick) -> dict[str, list[dict[str, Any]]]:
     """Split -> the evaluation after each round."""
     record, processes = read_run(folder), cores()
     results: dict[str, list[dict[str, Any]]] = {split: [] for split in splits}
     for number in range(1, record["rounds"] + 1):
-        agent = ReportingAgent(load_agent(folder, root, number), tick)
+        agent = load_agent(folder, number)
         for split in splits:
-            results[split].append(evaluate_agent(agent, record, split, episodes, spurious, processes))
+            results[split].append(evaluate_agent(agent, record, split, episodes, spurious, processes, tick))
     return results
 
 
-class ReportingAgent(Agent):
-    """An agent that calls `tick` after each step."""
-
-    def __init__(self, agent: Agent, tick: Tick):
-        self.agent, self.tick, self.seeds = agent, tick, agent.seeds
-
-    def begin(self, worlds: int, seed: int) -> None:
-        self.agent.begin(worlds, seed)
-
-    def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
-        action = self.agent.act(state, goal, steps_left)
-        self.tick()
-        return action
-
-
 def evaluate_agent(
-    agent: Agent, record: Mapping[str, Any], split: str, episodes: int, spurious: int, processes: int = 1
+    agent: Agent,
+    record: Mapping[str, Any],
+    split: str,
+    episodes: int,
+    spurious: int,
+    processes: int = 1,
+    tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Success of an agent in the world of its run; `record` is what `read_run` returns.
 
     The result holds the summary over seeds and, as "outcomes", a string of 0 and 1 per seed: the scenes that it solved.
     """
-    outcome = evaluate(agent, record["world"], split, episodes, spurious, processes=processes)
+    outcome = evaluate(agent, record["world"], split, episodes, spurious, processes=processes, tick=tick)
     result = {key: record[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
     solved = ["".join("01"[int(success)] for success in row) for row in outcome.success]
     return result | summarise(outcome) | {"outcomes": solved}

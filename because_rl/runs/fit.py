@@ -12,7 +12,6 @@ The folder of a fit is complete in itself and may be moved:
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.algorithms.because import Because, mask_cache_key
+from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import make_method
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path
@@ -37,7 +36,7 @@ from because_rl.provenance import provenance
 from because_rl.runs.discover import discover_dataset
 from because_rl.runs.fit_page import write_fit_page
 from because_rl.runs.train import load_agent, train
-from because_rl.training.run import Report, Run
+from because_rl.training.run import Report
 from because_rl.transitions import Transitions
 
 FIT = "fit.json"
@@ -102,15 +101,13 @@ def fit(
             write_dataset(log, dataset_path(DATASET, folder))
         write_json(folder / FIT, {"asked": asked})
         dataset = load(DATASET, folder, _spec_for_training(spec))
-        mask = None if method.config.mask == "full" else _discover(folder, method, dataset, report)
-        shared, run = folder / "shared", folder / "run"
+        mask = None if method.config.mask == "full" else _discover(folder, method, report)
         trained = train(
-            *("because", DATASET, folder, run, asked["seeds"], settings, report, True),
+            *("because", DATASET, folder, folder / "run", asked["seeds"], settings, report, True),
             factors=dataset.factors,
             chunk=chunk,
-            shared=shared,
+            mask=mask,
         )
-        shutil.rmtree(shared, ignore_errors=True)
         result = _result(folder, dataset, mask) | {"data": asked["data"], "stages": trained["stages"]}
         result["report"] = str(write_fit_page(folder, mask, result))
         result["seconds"] = round(time.monotonic() - begin, 1)
@@ -119,7 +116,7 @@ def fit(
 
 
 def load_policy(folder: str | Path) -> PlannerAgent:
-    """The agent of a finished fit: ``begin(worlds, seed)``, then ``act(state, goal, steps_left)`` at every step."""
+    """The agent of a finished fit, whose `act` takes a state and a goal."""
     folder = Path(folder)
     if why := no_policy_reason(FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])):
         raise BecauseError(
@@ -131,8 +128,8 @@ def load_policy(folder: str | Path) -> PlannerAgent:
 
 
 def load_model(folder: str | Path) -> PlannerAgent:
-    """The same for a fit without a policy: ``agent.learned.imagine`` predicts a step and its uncertainty."""
-    agent = load_agent(Path(folder) / "run", Path(folder))
+    """The same for a fit without a policy: its `predict` gives the next state and the uncertainty."""
+    agent = load_agent(Path(folder) / "run")
     assert isinstance(agent, PlannerAgent)
     return agent
 
@@ -193,9 +190,9 @@ def _spec_for_training(spec: FactorSpec) -> FactorSpec:
     return spec
 
 
-def _discover(folder: Path, method: Because, data: Transitions, report: Report) -> CausalMask:
-    """Discover the graph once, with p-values and pictures, and cache the mask where training looks for it."""
-    config, shared = method.config, folder / "shared"
+def _discover(folder: Path, method: Because, report: Report) -> CausalMask:
+    """Discover the graph once, with p-values and pictures."""
+    config = method.config
     written = folder / "graph" / "graph.json"
     if written.exists():
         return CausalMask.from_dict(read_json(written))
@@ -204,10 +201,7 @@ def _discover(folder: Path, method: Because, data: Transitions, report: Report) 
     def progress(done: int, total: int) -> None:
         report("graph", done, total, {})
 
-    mask = CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", progress, **settings))
-    weights = {"weights": mask.weight.astype(np.float32)}
-    Run([0], shared=shared).cached("mask", lambda: weights, mask_cache_key(config, data))
-    return mask
+    return CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", progress, **settings))
 
 
 def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[str, Any]:

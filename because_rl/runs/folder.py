@@ -3,7 +3,8 @@
     run.json             what was trained on what; `finished` lists the files once training is complete
     <stage>.npz          the state of each stage of training, with a checksum
     metrics.jsonl        one line per stage and chunk
-    round-<k>/           the stages as they were after round k, for training in several rounds (the last is outside)
+    agent/               the trained agent (see `training.saved`), which needs nothing else in this folder
+    round-<k>/           the agent as it was after round k, for training in several rounds
     evaluation-<split>.json   written by `evaluate_run`
 
 Other settings, data or seeds are refused; the same ones continue the run.
@@ -12,7 +13,6 @@ Other settings, data or seeds are refused; the same ones continue the run.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,24 @@ from because_rl.errors import BecauseError
 from because_rl.io import read_json, sha256, write_json, write_text
 from because_rl.provenance import provenance
 from because_rl.training.run import HISTORY
+from because_rl.training.saved import AGENT, WEIGHTS
 
 RUN = "run.json"
 METRICS = "metrics.jsonl"
-FORMAT = 4
-IDENTITY = ("format", "method", "config", "dataset", "data_sha256", "factors", "horizon", "seeds", "chunk", "rounds")
+FORMAT = 5
+IDENTITY = (
+    "format",
+    "method",
+    "config",
+    "dataset",
+    "data_sha256",
+    "factors",
+    "horizon",
+    "seeds",
+    "chunk",
+    "rounds",
+    "mask",
+)
 """The fields of run.json that identify a run: if one of them differs it is another run."""
 DESCRIPTION = (*IDENTITY, "world", "spurious")
 """The fields that the checksum of run.json covers."""
@@ -125,22 +138,17 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-# Rounds ------------------------------------------------------------------------------------------------
+# Agents ------------------------------------------------------------------------------------------------
 
 
-def round_folder(folder: Path, number: int, rounds: int) -> Path:
-    """Where the stages are as they were after round `number` of `rounds`: the last round is the run itself."""
-    return folder if number == rounds else folder / f"round-{number}"
+def agent_folder(folder: Path, number: int, rounds: int) -> Path:
+    """Where the agent is as it was after round `number` of `rounds`."""
+    return folder / ("agent" if number == rounds else f"round-{number}")
 
 
-def keep_round(folder: Path, number: int) -> None:
-    """Copy the stages to ``round-<number>``, in one step: a killed process leaves all of it or nothing."""
-    kept = folder / f"round-{number}"
-    shutil.rmtree(partial := kept.with_name(f".{kept.name}"), ignore_errors=True)
-    partial.mkdir()
-    for file in folder.glob("*.npz"):
-        shutil.copyfile(file, partial / file.name)
-    partial.rename(kept)
+def is_part(file: Path) -> bool:
+    """Whether a file belongs to a finished training: a stage, or a part of an agent."""
+    return file.suffix == ".npz" or file.name in (AGENT, WEIGHTS)
 
 
 # Metrics -----------------------------------------------------------------------------------------------

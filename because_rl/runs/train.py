@@ -8,9 +8,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from because_rl.algorithms import registry
+from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import make_method
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import home_folder
+from because_rl.discovery.mask import CausalMask
 from because_rl.discovery.regression.threads import one_blas_thread
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
@@ -20,11 +23,11 @@ from because_rl.runs.compilation import disable_concurrent_ops
 from because_rl.runs.folder import (
     FORMAT,
     RUN,
+    agent_folder,
     finished_run,
-    keep_round,
+    is_part,
     open_run,
     read_history,
-    round_folder,
     write_metrics,
 )
 from because_rl.runs.tensorboard import write_events
@@ -47,6 +50,7 @@ def train(
     chunk: int = 500,
     rounds: int = 1,
     shared: Path | None = None,
+    mask: CausalMask | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a method as one program and keep the run.
 
@@ -63,6 +67,7 @@ def train(
         chunk: steps between two checkpoints.
         rounds: take all stages in turns this many times, each for its share of steps, and keep each round.
         shared: a folder in which runs on the same data share masks and stages.
+        mask: the causal mask, for BECAUSE and its ablations; None: estimated from the data.
 
     Returns:
         A summary: run, method, dataset, seeds, transitions, stages (the last metrics of each), seconds.
@@ -75,6 +80,8 @@ def train(
     data = load_for_training(dataset, root, factors)
     world = data.recipe.get("world")
     learner = make_method(method, overrides, world)
+    if mask is not None and not isinstance(learner, Because):
+        raise BecauseError(f"{method} takes no mask.", need="BECAUSE or an ablation of it.", fix="leave the mask out.")
     description = {
         "format": FORMAT,
         "method": method,
@@ -88,6 +95,7 @@ def train(
         "seeds": [int(seed) for seed in seeds],
         "chunk": chunk,
         "rounds": rounds,
+        "mask": None if mask is None else mask.weight.tolist(),
     }
     short_name = data.name.removeprefix("because/").removesuffix("-v0")
     folder = Path(folder or home_folder(root) / "runs" / f"{method}-{short_name}")
@@ -108,14 +116,13 @@ def train(
         remove_leftovers(folder)
         for run.round in range(1, rounds + 1):
             last = run.round == rounds
-            if last or not round_folder(folder, run.round, rounds).exists():
-                learner.fit(data, run)
-                if not last:
-                    keep_round(folder, run.round)
+            if last or not agent_folder(folder, run.round, rounds).exists():
+                agent = learner.fit(data, run, mask) if isinstance(learner, Because) else learner.fit(data, run)
+                agent.save(agent_folder(folder, run.round, rounds))
         write_metrics(folder, run.history)
         write_events(folder, run.history, run.seeds)
         if not record["finished"]:
-            files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.npz"))
+            files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if is_part(file))
             record |= {"finished": files, "seconds": elapsed()}
             write_json(folder / RUN, record)
     return {
@@ -132,25 +139,11 @@ def train(
     }
 
 
-def load_agent(folder: Path, root: Path | None = None, number: int | None = None) -> Agent:
-    """The agent of a finished run, with all its seeds; `number`: as it was after that round.
-
-    Trains nothing; reads only the run and its dataset, which is looked up under `root`.
-    """
+def load_agent(folder: Path, number: int | None = None) -> Agent:
+    """The agent of a finished run, with all its seeds; `number`: as it was after that round. Needs no dataset."""
     record = finished_run(folder)
-    data = load(record["dataset"], root, FactorSpec.from_dict(record["factors"]))
-    data = replace(data, horizon=record["horizon"])
-    if data.sha256() != record["data_sha256"]:
-        raise BecauseError(
-            f"Dataset {record['dataset']} is not what the run in {folder} was trained on.",
-            need="the same transitions.",
-            fix="collect it again with its own recipe and seed, or train a new run on this one.",
-        )
     rounds = record["rounds"]
-    number = rounds if number is None else number
-    run = Run(record["seeds"], round_folder(Path(folder), number, rounds), chunk=record["chunk"], rounds=rounds)
-    run.round = number
-    return make_method(record["method"], record["config"]).fit(data, run)
+    return registry.load_agent(agent_folder(Path(folder), rounds if number is None else number, rounds))
 
 
 def load_for_training(

@@ -1,24 +1,33 @@
-"""The contract of a method: it learns from transitions, for several seeds at once, and returns an agent that acts."""
+"""The contract: a method learns from transitions, for several seeds at once, and returns an agent that acts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from because_rl.training.run import Run
+from because_rl.errors import BecauseError
+from because_rl.factors import FactorSpec
+from because_rl.training.run import Seeds
+from because_rl.training.saved import write_agent
 from because_rl.transitions import Transitions
 
 
-class Agent(ABC):
-    """A fitted method with K seeds, each acting in n worlds of its own."""
+class Prediction(NamedTuple):
+    """What a world model expects to follow n steps."""
 
-    seeds: tuple[int, ...]
+    next_state: np.ndarray
+    """(n, state columns), discrete factors at their likeliest level"""
+    uncertainty: np.ndarray
+    """(n,) in [0, 1]"""
 
-    @abstractmethod
-    def begin(self, worlds: int, seed: int) -> None:
-        """Start new episodes in n = `worlds` worlds for every seed; `seed` decides whatever acting draws at random."""
+
+class Controller(ABC):
+    """Acts through episodes in n worlds for each of K seeds; it may remember its last plan."""
 
     @abstractmethod
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
@@ -29,6 +38,125 @@ class Agent(ABC):
         """
 
 
+class Agent(ABC):
+    """A fitted method with K seeds. It does not change: what acting remembers is in its controllers."""
+
+    method: Method
+    seeds: tuple[int, ...]
+    factors: FactorSpec
+    horizon: int
+    trained_on: dict[str, Any]
+    """name and sha256 of the data, and the recipe if they were collected in one of our worlds"""
+    diagnostics: dict[str, np.ndarray]
+    """numbers to report, (K,) each"""
+
+    def __init__(self, method: Method, seeds: tuple[int, ...], factors: FactorSpec, horizon: int):
+        self.method, self.seeds, self.factors, self.horizon = method, seeds, factors, horizon
+        self.trained_on, self.diagnostics = {}, {}
+
+    @abstractmethod
+    def start(self, worlds: int, seed: int = 0) -> Controller:
+        """Start episodes in n = `worlds` worlds for every seed; `seed` decides whatever acting draws at random."""
+
+    def start_once(self, worlds: int) -> Controller:
+        """A controller for a single step; one that remembers nothing but what it has computed may be shared."""
+        return self.start(worlds)
+
+    @abstractmethod
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays that acting needs, which `Method.restore` takes."""
+
+    @abstractmethod
+    def select(self, seed: int) -> Agent:
+        """The agent of one of `seeds` alone."""
+
+    def act(
+        self, state: np.ndarray, goal: np.ndarray, steps_left: int | None = None, *, seed: int | None = None
+    ) -> np.ndarray:
+        """The action in a state, or in each of n states.
+
+        Nothing is remembered between calls: the same arguments give the same action. To act through an episode with
+        a planner that starts from its last plan, use ``agent.start(worlds)``.
+
+        Args:
+            state: (state columns,) or (n, state columns).
+            goal: (goal columns,) or (n, goal columns); one goal serves all states.
+            steps_left: until the episode ends; None: the horizon.
+            seed: one of `seeds`, which acts alone; None: all of them vote (see `vote`).
+
+        Returns:
+            A number where actions are discrete, else (action columns,); with a leading n for n states.
+        """
+        agent = self if seed is None else self.select(seed)
+        rows, single = _rows("state", state, self.factors.state_size)
+        goals, _ = _rows("goal", goal, self.factors.goal_size)
+        if len(goals) not in (1, len(rows)):
+            raise BecauseError(f"Got {len(goals)} goals for {len(rows)} states.", need="one, or as many.", fix="match.")
+        left = self.horizon if steps_left is None else steps_left
+        if not 1 <= left <= self.horizon:
+            raise BecauseError(
+                f"Got steps_left={left}.", need=f"1 to {self.horizon}.", fix="leave it out for a whole episode."
+            )
+        count = 1 << (len(rows) - 1).bit_length()  # powers of two, so that few programs are compiled
+        padded = np.arange(count) % len(rows)
+        shape = len(agent.seeds), count
+        states = np.broadcast_to(rows[padded], (*shape, rows.shape[1]))
+        goals = np.broadcast_to(np.broadcast_to(goals, (len(rows), goals.shape[1]))[padded], (*shape, goals.shape[1]))
+        actions = np.asarray(agent.start_once(count).act(states, goals, left))[:, : len(rows)]
+        chosen = vote(actions, discrete=self.factors.codes is not None)
+        return chosen[0] if single else chosen
+
+    def predict(self, state: np.ndarray, action: np.ndarray, *, seed: int | None = None) -> Prediction:
+        """What the world model expects to follow, and how uncertain it is.
+
+        Args:
+            state: (state columns,) or (n, state columns).
+            action: as `act` returns it, or in the columns of the data.
+            seed: one of `seeds`; None: the mean of all.
+
+        Returns:
+            The next state and the uncertainty in [0, 1], of one row or of n.
+        """
+        agent = self if seed is None else self.select(seed)
+        rows, single = _rows("state", state, self.factors.state_size)
+        columns = encode_actions(self.factors, np.asarray(action), len(rows))
+        prediction = agent._predict(rows, columns)
+        return Prediction(*(part[0] for part in prediction)) if single else prediction
+
+    def _predict(self, state: np.ndarray, action: np.ndarray) -> Prediction:
+        raise BecauseError(
+            f"{self.method.name} has no world model.",
+            need="a method that learns one.",
+            fix="fit 'because' or another model-based method.",
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the agent as a folder that `load_agent` reads: weights, statistics, factors and settings, no data."""
+        write_agent(Path(folder), self.description(), self.arrays() | _named_diagnostics(self.diagnostics))
+
+    def description(self) -> dict[str, Any]:
+        """All that decides how the arrays are read, as JSON."""
+        return {
+            "method": self.method.name,
+            "config": asdict(self.method.config),
+            "factors": self.factors.to_dict(),
+            "horizon": self.horizon,
+            "seeds": list(self.seeds),
+            "trained_on": dict(self.trained_on),
+        }
+
+    def __repr__(self) -> str:
+        seeds, data = f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}", self.trained_on.get("name") or "data"
+        return f"<{type(self).__name__} of {self.method.name}, {seeds}, trained on {data}>"
+
+
+DIAGNOSTICS = "diagnostics/"
+
+
+def _named_diagnostics(diagnostics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {DIAGNOSTICS + name: np.asarray(values) for name, values in diagnostics.items()}
+
+
 class Method(ABC):
     """One file per method, its frozen Config on top; `fit` reads like the paper's algorithm."""
 
@@ -36,5 +164,74 @@ class Method(ABC):
     config: Any
 
     @abstractmethod
-    def fit(self, data: Transitions, run: Run) -> Agent:
-        """Learn from `data` for all seeds of `run`, which trains the stages and keeps what they come to."""
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
+        """Learn from `data`.
+
+        `seeds`: how many, or which; all of them are trained as one program. A `Run` also keeps checkpoints.
+        """
+
+    @abstractmethod
+    def restore(
+        self, factors: FactorSpec, horizon: int, seeds: tuple[int, ...], arrays: Mapping[str, np.ndarray]
+    ) -> Agent:
+        """The agent with these `Agent.arrays`."""
+
+
+def seed_position(seeds: tuple[int, ...], seed: int) -> int:
+    """Where a seed is in `seeds`."""
+    if seed not in seeds:
+        raise BecauseError(f"The agent has no seed {seed}.", need=f"one of {list(seeds)}.", fix="leave seed= out.")
+    return seeds.index(seed)
+
+
+def describe_data(data: Transitions) -> dict[str, Any]:
+    """What an agent remembers of its data: name, sha256, and the recipe if they have one."""
+    return {"name": data.name, "sha256": data.sha256(), "recipe": dict(data.recipe)}
+
+
+def vote(actions: np.ndarray, discrete: bool) -> np.ndarray:
+    """One action of K for each of n worlds: the most frequent number, or the action with the least distance to all.
+
+    `actions`: (K, n) numbers or (K, n, columns). Ties go to the earliest seed. An average would be an action that
+    nobody proposed.
+
+    >>> vote(np.array([[2, 0], [1, 0], [1, 3]]), discrete=True).tolist()
+    [1, 0]
+    >>> vote(np.array([[[0.0]], [[0.9]], [[1.0]]]), discrete=False).tolist()
+    [[0.9]]
+    """
+    if discrete:
+        agreement = (actions[:, None] == actions[None]).sum(1)  # (K, n): how many vote the same
+        winner = agreement.argmax(0)
+    else:
+        spread = actions.std((0, 1), keepdims=True) + 1e-12
+        distance = np.linalg.norm((actions[:, None] - actions[None]) / spread, axis=-1).sum(1)
+        winner = distance.argmin(0)
+    return actions[winner, np.arange(actions.shape[1])]
+
+
+def _rows(name: str, values: np.ndarray, columns: int) -> tuple[np.ndarray, bool]:
+    """(n, columns) float32, and whether a single row was given."""
+    array = np.asarray(values, np.float32)
+    if array.ndim not in (1, 2) or array.shape[-1] != columns or not np.isfinite(array).all():
+        raise BecauseError(
+            f"Got a {name} of shape {array.shape}{'' if np.isfinite(array).all() else ' with numbers not finite'}.",
+            need=f"({columns},) or (n, {columns}), finite.",
+            fix="pass the columns of the factor spec.",
+        )
+    return np.atleast_2d(array), array.ndim == 1
+
+
+def encode_actions(factors: FactorSpec, action: np.ndarray, count: int) -> np.ndarray:
+    """(count, action columns): numbers of discrete actions as their codes, columns as they are."""
+    if factors.codes is not None and np.issubdtype(action.dtype, np.integer) and action.ndim < 2:
+        numbers = np.atleast_1d(action)
+        if ((numbers < 0) | (numbers >= len(factors.codes))).any():
+            raise BecauseError(
+                f"Got action {int(numbers.max())}.", need=f"0 to {len(factors.codes) - 1}.", fix="correct the number."
+            )
+        action = factors.encode_action(numbers)
+    rows, _ = _rows("action", action, factors.action_size)
+    if len(rows) != count:
+        raise BecauseError(f"Got {len(rows)} actions for {count} states.", need="as many.", fix="match them.")
+    return rows

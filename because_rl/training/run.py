@@ -26,6 +26,17 @@ Report = Callable[[str, int, int, dict[str, float]], None]
 HISTORY = "history/"
 
 
+def as_run(seeds: Seeds) -> Run:
+    """The run itself, or a new one in memory of so many seeds, or of these.
+
+    >>> as_run(3).seeds, as_run([7]).seeds
+    ((0, 1, 2), (7,))
+    """
+    if isinstance(seeds, Run):
+        return seeds
+    return Run(range(seeds) if isinstance(seeds, int) else seeds)
+
+
 class Run:
     def __init__(
         self,
@@ -88,7 +99,7 @@ class Run:
         history: dict[str, list[np.ndarray]] = {}
         progress = None
         if known is not None:
-            progress = _unflatten(jax.eval_shape(lambda: start(stage, fixed, self.seeds)), known, stage.name)
+            progress = unflatten(jax.eval_shape(lambda: start(stage, fixed, self.seeds)), known, stage.name)
             history = {k.removeprefix(HISTORY): list(v) for k, v in known.items() if k.startswith(HISTORY)}
 
         def after(stage: Stage, progress: Progress, metrics: dict[str, np.ndarray]) -> None:
@@ -97,7 +108,7 @@ class Run:
                 history.setdefault(name, []).append(value)
             if self.folder is not None:
                 past = {HISTORY + name: np.stack(values) for name, values in history.items()}
-                write_arrays(self._file(stage.name), _flatten(progress) | past)
+                write_arrays(self._file(stage.name), flatten(progress) | past)
             self.report(stage.name, done, stage.steps, {k: float(v.mean()) for k, v in metrics.items()})
 
         chunks = -(-stage.steps * self.round // (self.rounds * self.chunk))  # whole ones: another length compiles anew
@@ -106,7 +117,7 @@ class Run:
         self.history[stage.name] = {name: np.stack(values) for name, values in history.items()}
         if shared is not None and not shared.exists():
             past = {HISTORY + name: values for name, values in self.history[stage.name].items()}
-            write_arrays(shared, _flatten(progress) | past)
+            write_arrays(shared, flatten(progress) | past)
         return eqx.combine(progress.params, skeleton(stage, fixed))
 
     def _shared_file(self, name: str, cache_key: Mapping[str, Any] | None) -> Path | None:
@@ -123,7 +134,7 @@ class Run:
         if stage.settings is None or self.rounds > 1:
             return None
         inside, _ = hoist(stage.loss)
-        arrays = _flatten({"data": dict(data), "fixed": eqx.filter(fixed, eqx.is_array), "loss": inside})
+        arrays = flatten({"data": dict(data), "fixed": eqx.filter(fixed, eqx.is_array), "loss": inside})
         descent = {name: getattr(stage, name) for name in ("steps", "batch", "rate", "decay")}
         run = {"seeds": list(self.seeds), "chunk": self.chunk, "arrays": arrays_sha256(arrays)}
         return dict(stage.settings) | descent | run
@@ -138,23 +149,45 @@ class Run:
         return read_arrays(self._file(name))
 
 
-def _flatten(tree: Any) -> dict[str, np.ndarray]:
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+def flatten(tree: Any) -> dict[str, np.ndarray]:
+    """The arrays of a tree by their place in it."""
+    leaves = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, _is_array))[0]
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def _unflatten(like: Any, arrays: Mapping[str, np.ndarray], name: str) -> Any:
-    """The arrays in the shape of `like`, which must fit exactly."""
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
 
-    def place(path: Any, leaf: Any) -> jax.Array:
+
+def unflatten(like: Any, arrays: Mapping[str, np.ndarray], name: str) -> Any:
+    """The arrays of `flatten` in the structure of `like`, whose shapes they must have."""
+
+    def place(path: Any, leaf: Any) -> Any:
+        if not _is_array(leaf):
+            return leaf
         key = jax.tree_util.keystr(path)
         if key not in arrays or arrays[key].shape != leaf.shape:
             got = arrays[key].shape if key in arrays else "nothing"
             raise BecauseError(
-                f"The saved stage '{name}' has {got} at {key}.",
+                f"What was saved of '{name}' has {got} at {key}.",
                 need=f"an array of shape {leaf.shape}: the same method, config, data and seeds.",
                 fix="train into a new folder, or remove this one.",
             )
         return jax.numpy.asarray(arrays[key])
 
     return jax.tree_util.tree_map_with_path(place, like)
+
+
+def untrained_of_seeds(untrained: Callable[[jax.Array], Any], seeds: int) -> Any:
+    """The structure of parameters with a leading axis of seeds: shapes in place of arrays."""
+    one = eqx.filter_eval_shape(untrained, jax.random.key(0))
+    return jax.tree.map(
+        lambda leaf: (
+            jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+        ),
+        one,
+    )
+
+
+Seeds = int | Sequence[int] | Run
+"""How many seeds to train, or which, or a run that keeps what they come to."""

@@ -104,15 +104,8 @@ def _verdict(folder: Path, recipe: Recipe, hidden: bool) -> None:
     data = load(recipe.id, folder / "data")
     test = choose_test(data.factors)
     begin = time.perf_counter()
-    mask = discover(
-        data.factors,
-        data.state,
-        data.action,
-        data.next_state,
-        data.episode,
-        test=test if hidden else ResidualTest(confounder=False),
-        seed=recipe.seed,
-    ).mask
+    chosen = test if hidden else ResidualTest(confounder=False)
+    mask = discover(data, test=chosen, batches=0, seed=recipe.seed)
     seconds = time.perf_counter() - begin
     truth = Graph.from_dict(data.metadata["because"]["true_graph"])
     result = {

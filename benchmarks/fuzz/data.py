@@ -174,7 +174,7 @@ def run_case(rng: Rng, base: Path, work: Path) -> Case:
     what = _damage_file(rng, folder / name)
 
     def read() -> str:
-        load_agent(folder, base)
+        load_agent(folder)
         damaged, intact = read_run(folder), read_run(base / "run")
         if arrays_sha256(read_arrays(folder / "td3bc.npz")) != arrays_sha256(read_arrays(base / "run" / "td3bc.npz")):
             raise Wrong("other weights than were written")

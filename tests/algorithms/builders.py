@@ -62,9 +62,8 @@ def actions_by_cells(episodes=40):
 
 def actions_on_first_rows(agent, data, rows=200):
     """What every seed does in the states of the first rows, (seeds, rows[, columns])."""
-    agent.begin(rows, 0)
     state, goal = (np.stack([part[:rows]] * len(agent.seeds)) for part in (data.state, data.goal))
-    return agent.act(state, goal, LENGTH)
+    return agent.start(rows).act(state, goal, LENGTH)
 
 
 ROOM = ("hand", "weather", "bird", "plane")

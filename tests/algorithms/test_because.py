@@ -57,13 +57,12 @@ def walk(episodes=30, length=12, seed=0):
 def test_because_solves_the_small_world():
     data = walk(episodes=60)
     agent = make_method("because", {**TINY, "world_steps": 400, "energy_steps": 50, "batches": 0}).fit(data, Run([0]))
-    agent.begin(1, 0)
-    state = np.zeros((1, 1, 7), np.float32)
-    state[0, 0, 0] = 1
+    state = np.zeros(7, np.float32)
+    state[0] = 1
     place = 0
     for left in range(12, 0, -1):
-        place = int(np.clip(place + (1 if agent.act(state, np.ones((1, 1, 1)), left)[0, 0] else -1), 0, 5))
-        state = np.concatenate([np.eye(6)[place], [0.0]]).reshape(1, 1, 7).astype(np.float32)
+        place = int(np.clip(place + (1 if agent.act(state, np.ones(1), left) else -1), 0, 5))
+        state = np.concatenate([np.eye(6)[place], [0.0]])
         if place == 5:
             break
     assert place == 5

@@ -6,6 +6,8 @@ all, and train methods on such factors.
 """
 
 import contextlib
+import subprocess
+import sys
 from dataclasses import fields, replace
 from functools import cache, partial
 
@@ -15,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from because_rl.algorithms.registry import METHODS, make_method
+from because_rl.algorithms.registry import METHODS, load_agent, make_method
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.io import read_arrays
+from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.training.stage import skeleton, start
@@ -84,9 +87,9 @@ def train(name, world, folder, seeds=(0, 1), stop=False):
 
 
 def acts(agent, data, seeds=2):
-    agent.begin(5, seed=3)
+    controller = agent.start(5, seed=3)
     state, goal = (np.stack([part[:5]] * seeds) for part in (data.state, data.goal))
-    return np.stack([agent.act(state, goal, left) for left in (LENGTH, LENGTH - 1)])
+    return np.stack([controller.act(state, goal, left) for left in (LENGTH, LENGTH - 1)])
 
 
 def kept(folder):
@@ -121,10 +124,62 @@ def test_a_method_learns_acts_and_loads(name, tmp_path):
         assert (loss[-1] < loss[0]).all(), stage
     actions = acts(agent, data)
     check_actions(actions, data)
-    np.testing.assert_array_equal(actions, acts(agent, data))  # `begin` starts anew
+    np.testing.assert_array_equal(actions, acts(agent, data))  # `start` starts anew
 
-    loading = Run([0, 1], tmp_path / "whole", lambda *_: pytest.fail("trained again"), CHUNK)
-    np.testing.assert_array_equal(actions, acts(make(name).fit(data, loading), data))
+    agent.save(tmp_path / "agent")
+    loaded = load_agent(tmp_path / "agent")
+    np.testing.assert_array_equal(actions, acts(loaded, data))
+    assert loaded.description() == agent.description()
+    check_calls(agent, loaded, data)
+
+
+def check_calls(agent, loaded, data):
+    """A row, a batch and one seed alone; a loaded agent gives the same bits."""
+    batch = agent.act(data.state[:3], data.goal[0])
+    np.testing.assert_array_equal(batch, loaded.act(data.state[:3], data.goal[0]))
+    np.testing.assert_array_equal(agent.act(data.state[1], data.goal[1], LENGTH), batch[1])
+    each = [agent.act(data.state[:3], data.goal[0], seed=seed) for seed in agent.seeds]
+    np.testing.assert_array_equal(batch[each[0] == each[1]], each[0][each[0] == each[1]])  # where they agree
+    if isinstance(agent, PlannerAgent):
+        guess = agent.predict(data.state[:3], data.action[:3])
+        assert guess.next_state.shape == data.state[:3].shape
+        assert ((guess.uncertainty >= 0) & (guess.uncertainty <= 1)).all()
+        np.testing.assert_array_equal(
+            agent.predict(data.state[1], int(data.action[1].argmax())).next_state, guess[0][1]
+        )
+        for ours, theirs in zip(guess, loaded.predict(data.state[:3], data.action[:3]), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    else:
+        with pytest.raises(BecauseError, match="no world model"):
+            agent.predict(data.state[:3], data.action[:3])
+
+
+ACT = """
+import sys
+import numpy as np
+from because_rl.algorithms.registry import load_agent
+state, goal = np.load(sys.argv[1]), np.load(sys.argv[2])
+for folder in sys.argv[3:]:
+    np.save(folder + "/../actions.npy", load_agent(folder).act(state, goal))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("because", "icil"), pytest.param(DISTINCT, marks=pytest.mark.long)])
+def test_saved_agents_act_the_same_in_another_process(names, tmp_path):
+    data = data_of("crash")
+    folders = {name: tmp_path / name / "agent" for name in names}
+    expected = {}
+    for name, folder in folders.items():
+        agent = train(name, "crash", None)[1]
+        agent.save(folder)
+        expected[name] = agent.act(data.state[:4], data.goal[:4])
+    np.save(tmp_path / "state.npy", data.state[:4])
+    np.save(tmp_path / "goal.npy", data.goal[:4])
+    files = [tmp_path / "state.npy", tmp_path / "goal.npy", *folders.values()]
+    subprocess.run([sys.executable, "-c", ACT, *map(str, files)], check=True)
+    for name in names:
+        np.testing.assert_array_equal(np.load(tmp_path / name / "actions.npy"), expected[name], err_msg=name)
 
 
 @pytest.mark.slow

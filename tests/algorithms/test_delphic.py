@@ -11,6 +11,7 @@ from because_rl.algorithms.registry import make_method
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models.bilinear import make_gates
 from because_rl.models.policy import PolicyInput, action_distribution
+from because_rl.models.prepared_data import action_statistics
 from because_rl.planning.proposals import broadcast_over_seeds, full_mask
 from because_rl.rng import stream
 from because_rl.training.run import Run
@@ -34,7 +35,10 @@ def fitted_variances(strength):
     data = windy(strength)
     layout, stats = layout_and_statistics(data)
     gates = broadcast_over_seeds(make_gates(layout, full_mask(data.factors)), 2)
-    distribution, summary = action_distribution(data.factors, data.action), delphic.episode_summaries(data, stats)
+    distribution, summary = (
+        action_distribution(data.factors, action_statistics(data.action)),
+        delphic.episode_summaries(data, stats),
+    )
     policy_input = PolicyInput(data.factors, stats)
     stage = delphic.worlds_stage(c, layout, stats, policy_input, distribution, summary.shape[1])
     batch = data.batch(np.ones(len(data), bool)) | {"summary": jnp.asarray(summary)}
@@ -104,7 +108,10 @@ def doors(n=100):
 def test_z_moves_every_kind_of_factor_around_its_mean():
     data = doors()
     layout, stats = layout_and_statistics(data)
-    gates, distribution = make_gates(layout, full_mask(data.factors)), action_distribution(data.factors, data.action)
+    gates, distribution = (
+        make_gates(layout, full_mask(data.factors)),
+        action_distribution(data.factors, action_statistics(data.action)),
+    )
     c = DelphicConfig(hidden=8, latent=2)
     world = untrained(lambda key: delphic.World(layout, key, c, 6, 10, distribution))
     x = jnp.concatenate([jnp.asarray(data.state[0]), jnp.asarray(data.action[0])])

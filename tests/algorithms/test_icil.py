@@ -14,7 +14,7 @@ from because_rl.errors import BecauseError
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.policy import PolicyInput, action_distribution
-from because_rl.models.prepared_data import statistics
+from because_rl.models.prepared_data import action_statistics, statistics
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from tests.algorithms.builders import (
@@ -74,7 +74,10 @@ def test_environments_are_the_clusters_of_episodes():
 def test_each_network_descends_its_own_loss():
     data, config = small("lift"), ICILConfig(hidden=8, batch=32)
     _, stats = layout_and_statistics(data)
-    policy_input, distribution = PolicyInput(data.factors, stats), action_distribution(data.factors, data.action)
+    policy_input, distribution = (
+        PolicyInput(data.factors, stats),
+        action_distribution(data.factors, action_statistics(data.action)),
+    )
     stage = icil.icil_stage(config, policy_input, stats, distribution)
     energy = untrained(lambda key: MLP((data.factors.state_size, 8, 1), key))
     nets = untrained(lambda key: stage.init(key, energy))

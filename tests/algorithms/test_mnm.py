@@ -38,7 +38,7 @@ def test_the_penalty_falls_on_transitions_the_model_has_wrong():
     held = data.batch(data.held_out)
 
     def predict(p, state, action):
-        outputs, penalty = mnm.predict(config.floor, layout, stats, p, state, action)
+        outputs, penalty = mnm.MnM(config).predict(layout, stats, p, state, action)
         change = outputs[0].value[0] * stats.change
         return change[0], p["discriminator"](layout, stats, state, action, state + change), penalty
 

@@ -100,11 +100,11 @@ LEARN = {"alpha": 10.0, "hidden": 32, "batch": 128, "steps": 1500, "critic_rate"
 def test_the_policy_beats_the_behaviour(world):
     data, behaviour = logged(world, 1200)
     agent = make_method("td3bc", LEARN).fit(data, Run([0, 1]))
-    agent.begin(100, 0)
+    controller = agent.start(100)
     for k in range(2):
 
         def act(state, goal, t, k=k):
-            both = agent.act(np.stack([state] * 2), np.stack([goal] * 2), HORIZON - t)
+            both = controller.act(np.stack([state] * 2), np.stack([goal] * 2), HORIZON - t)
             assert np.issubdtype(both.dtype, np.floating if world.factors.codes is None else np.integer)
             return both[k]
 

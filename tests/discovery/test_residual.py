@@ -18,6 +18,7 @@ from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, pack
 from because_rl.graph import score
+from because_rl.transitions import Transitions
 
 QUICK = ResidualTest(budget=Budget(centres=60, learn_rows=600, learn_centres=60, probe_rows=600, probe_centres=60))
 SPEC = FactorSpec(
@@ -163,7 +164,8 @@ def crash_score(episodes, test):
     action = np.concatenate([e["action"] for e in rolled])
     episode = np.repeat(np.arange(episodes), [len(e["action"]) for e in rolled])
     assert choose_test(factors) == "residual"
-    mask = discover(factors, state, action, after, episode, test=test).mask
+    data = Transitions.from_arrays(state, action, after, episode, factors=factors)
+    mask = discover(data, test=test, batches=0)
     return score(mask.graph, crash.make_true_graph(1), count_rare=False)
 
 

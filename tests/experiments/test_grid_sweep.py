@@ -125,7 +125,7 @@ def test_a_cell_equals_training_and_evaluating_by_hand(tmp_path, compile_cache, 
     train(method, "because/unlock-medium-n20-v0", tmp_path, by_hand, range(2), SMALL, chunk=20)
     assert (by_hand / weights.name).read_bytes() == weights.read_bytes()
     for row, split in zip(first["rows"], "IO", strict=True):
-        wanted = evaluate_run(by_hand, tmp_path, split, 5)[split]
+        wanted = evaluate_run(by_hand, split, 5)[split]
         (key,) = row["cells"]
         cell = json.loads(cell_file(results, key).read_text())
         for name in ("per_seed", "outcomes", "success", "low95", "high95", "steps", "method", "split", "world"):

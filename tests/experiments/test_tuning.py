@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from because_rl.algorithms import registry
+from because_rl.algorithms.because import Because
 from because_rl.algorithms.presets import TUNED
 from because_rl.algorithms.registry import METHODS, make_method
 from because_rl.datasets.collect import collect
@@ -27,10 +28,11 @@ from because_rl.experiments.tuning.development import develop, held_out, scenes
 from because_rl.experiments.tuning.table import find_winner, write_table
 from because_rl.experiments.tuning.trials import CHANGES, PLANNING_CHANGES, SHARED, TRIALS, Times, trials
 from because_rl.io import write_json
+from because_rl.models.prepared_data import summarise
+from because_rl.planning import agent as planner_agent
 from because_rl.planning.agent import LearnedModel, PlannerAgent
-from because_rl.planning.shooting import ShootingConfig
 from because_rl.runs.train import load_for_training
-from because_rl.training.method import Agent
+from because_rl.training.method import Controller
 from tests.experiments.support import SMALL, command
 from tests.support import REPOSITORY
 
@@ -94,14 +96,14 @@ def test_no_dataset_or_evaluation_contains_a_development_scene(world):
             assert not development & {recipe.episode_seed(episode) for episode in range(1000)}
 
 
-class Idle(Agent):
-    """Takes action 0, and keeps the first states."""
+class Idle(Controller):
+    """Takes action 0, and keeps the first states; an agent that is its own controller."""
 
     seeds = (0, 1)
     first = None
 
-    def begin(self, worlds, seed):
-        self.first = None
+    def start(self, worlds, seed):
+        return self
 
     def act(self, state, goal, steps_left):
         self.first = state if self.first is None else self.first
@@ -118,12 +120,13 @@ def test_development_is_in_its_scenes_of_split_i():
     assert result["outcomes"] == ["000000", "000000"]
 
 
-def test_held_out_error_of_a_model_that_predicts_no_change(root):
+def test_held_out_error_of_a_model_that_predicts_no_change(root, monkeypatch):
     recipe = Recipe.parse("unlock-expert", 20)
     collect(recipe, root, workers=1)
     data = load_for_training(recipe.id, root)
     learned = LearnedModel(None, lambda p, state, action: (state, jnp.zeros(()), jnp.zeros(())), None, None)
-    agent = PlannerAgent(data, (0, 1), learned, jnp.zeros(2), ShootingConfig(), np.zeros(2))
+    monkeypatch.setattr(planner_agent, "split_learned", lambda predict, summary, parameters: (jnp.zeros(2), learned))
+    agent = PlannerAgent(Because(), summarise(data), (0, 1), {}, np.zeros(2))
     error = held_out(agent, data)
     rows = data.episode % 10 == 9
     moved = (data.state != data.next_state)[rows]

@@ -11,7 +11,6 @@ import pytest
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models.behaviour_policy import (
     BehaviourPolicy,
-    action_statistics,
     behaviour_loss,
     draw_action,
     persistence,
@@ -22,7 +21,7 @@ from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, negative_log_likelihood, split
 from because_rl.models.nets import silu
 from because_rl.models.objective import Weights, effective_rank, evaluate, jackknife, world_model_loss
-from because_rl.models.prepared_data import statistics
+from because_rl.models.prepared_data import action_statistics, statistics
 from because_rl.models.value import Value, value_loss, value_of_goal
 from because_rl.training.stage import Stage, fit, skeleton
 

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from because_rl.models.behaviour_policy import action_statistics, behaviour_loss
+from because_rl.models.behaviour_policy import behaviour_loss
 from because_rl.models.policy import Categorical, Mixture, sample_bernoulli, sample_one_hot
+from because_rl.models.prepared_data import action_statistics
 from because_rl.rng import stream
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from because_rl.models.bilinear import Outputs
 from because_rl.models.prepared_data import prepare
-from because_rl.planning.agent import make_planner_agent
-from because_rl.planning.proposals import PlanningConfig, Proposals
+from because_rl.planning.agent import PlanningMethod
+from because_rl.planning.proposals import PlanningConfig
 from because_rl.training.run import Run
 from tests.support import small
 
@@ -20,17 +20,27 @@ def test_a_model_may_hold_functions_as_leaves():
     layout = prepared.layout
     sizes = [len(f.members) * (f.width + (f.optional and f.type == "categorical")) for f in layout.families]
 
-    def predict(layout, stats, p, state, action):
-        parts = jnp.split(p["net"](jnp.concatenate([state, action])), np.cumsum(sizes)[:-1])
-        outputs = []
-        for family, part in zip(layout.families, parts, strict=True):
-            members = len(family.members)
-            outputs.append(Outputs(jnp.zeros((members, 0)), part.reshape(members, -1), jnp.zeros((members, 0))))
-        return outputs, jnp.zeros(())
+    class Plain(PlanningMethod):
+        name, config = "plain", PlanningConfig(pessimism=0.0)
 
-    make = eqx.filter_vmap(lambda key: eqx.nn.MLP(layout.size, sum(sizes), 8, 1, key=key))
-    parameters = {"net": make(jax.random.split(jax.random.key(0), 2))}
-    agent = make_planner_agent(PlanningConfig(pessimism=0.0), prepared, run, predict, parameters, Proposals({}))
-    agent.begin(3, 0)
+        def fit(self, data, seeds=1):
+            make = eqx.filter_vmap(lambda key: self.untrained(prepared.summary, key))
+            return self.make_agent(prepared, run, make(jax.random.split(jax.random.key(0), 2)), {})
+
+        def untrained(self, summary, key):
+            return {"net": eqx.nn.MLP(layout.size, sum(sizes), 8, 1, key=key)}
+
+        def predict(self, layout, stats, p, state, action):
+            parts = jnp.split(p["net"](jnp.concatenate([state, action])), np.cumsum(sizes)[:-1])
+            outputs = []
+            for family, part in zip(layout.families, parts, strict=True):
+                members = len(family.members)
+                outputs.append(Outputs(jnp.zeros((members, 0)), part.reshape(members, -1), jnp.zeros((members, 0))))
+            return outputs, jnp.zeros(())
+
+    agent = Plain().fit(data)
     state, goal = (np.stack([part[:3]] * 2) for part in (data.state, data.goal))
-    assert agent.act(state, goal, 2).shape == (2, 3)
+    actions = agent.start(3).act(state, goal, 2)
+    assert actions.shape == (2, 3)
+    restored = Plain().restore(data.factors, data.horizon, (0, 1), agent.arrays())
+    np.testing.assert_array_equal(restored.start(3).act(state, goal, 2), actions)

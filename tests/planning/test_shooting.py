@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from because_rl.factors import FactorSpec, GoalFactor, pack
+from because_rl.models.prepared_data import action_statistics
 from because_rl.planning import agent as planner_agent
 from because_rl.planning.agent import LearnedModel
 from because_rl.planning.goal import attained
@@ -202,7 +203,9 @@ def test_attained_is_a_probability_where_events_are():
 @pytest.mark.slow
 def test_an_agent_plans_only_for_worlds_not_at_their_goal(monkeypatch):
     """What is planned for one world depends neither on the others nor on how many are planned for at once."""
-    data = SimpleNamespace(factors=MASS, action=np.array([[-1.0], [1.0]], np.float32), horizon=8)
+    actions = action_statistics(np.array([[-1.0], [1.0]], np.float32))
+    summary = SimpleNamespace(factors=MASS, actions=actions, horizon=8)
+    method = SimpleNamespace(predict=None, config=SimpleNamespace(planner=CONFIG))
     learned = LearnedModel(
         imagine=lambda p, state, action: mass_step(0.0, state, action)[1:],
         successor=None,
@@ -213,9 +216,9 @@ def test_an_agent_plans_only_for_worlds_not_at_their_goal(monkeypatch):
 
     def acts(together, there):
         monkeypatch.setattr(planner_agent, "CPU_WORLD_BATCH", together)
-        agent = planner_agent.PlannerAgent(data, (0, 1), learned, {"p": jnp.zeros(2)}, CONFIG, np.zeros(2))
-        agent.begin(21, 0)
-        return agent.act(np.where(there[..., None], [2.0, 0.0], state), goal, 8)
+        monkeypatch.setattr(planner_agent, "split_learned", lambda predict, summary, parameters: (parameters, learned))
+        agent = planner_agent.PlannerAgent(method, summary, (0, 1), {"p": jnp.zeros(2)}, np.zeros(2))
+        return agent.start(21).act(np.where(there[..., None], [2.0, 0.0], state), goal, 8)
 
     nobody = np.zeros((2, 21), bool)
     half = nobody.copy()

@@ -11,7 +11,7 @@ from because_rl.runs.evaluate import evaluate_run, final_and_best
 
 @pytest.mark.slow
 def test_run_is_evaluated_in_its_world(home):
-    result = evaluate_run(home / "run", home, "O", 5)["O"]
+    result = evaluate_run(home / "run", "O", 5)["O"]
     assert (len(result["per_seed"]), result["episodes"], result["split"]) == (2, 5, "O")
     kept = json.loads((home / "run" / "evaluation-O.json").read_text())
     assert kept["per_seed"] == result["per_seed"]
@@ -19,15 +19,15 @@ def test_run_is_evaluated_in_its_world(home):
     assert result["final"] == {name: kept[name] for name in result["final"]}
     assert result["best"]["per_seed"] == result["per_seed"]  # there is only one round
     with pytest.raises(BecauseError, match="Got split 'X'"):
-        evaluate_run(home / "run", home, "X", 5)
+        evaluate_run(home / "run", "X", 5)
 
 
 @pytest.mark.slow
 def test_splits_in_processes_give_the_same_outcomes(home, monkeypatch):
-    together = evaluate_run(home / "run", home, "IO", 3)
+    together = evaluate_run(home / "run", "IO", 3)
     progress = []
     monkeypatch.setattr(evaluate, "_in_processes", lambda world, splits: True)
-    parallel = evaluate_run(home / "run", home, "IO", 3, report=lambda done, total: progress.append(done / total))
+    parallel = evaluate_run(home / "run", "IO", 3, report=lambda done, total: progress.append(done / total))
     assert list(parallel) == ["I", "O"]
     for split in "IO":
         assert parallel[split]["outcomes"] == together[split]["outcomes"]

@@ -122,7 +122,7 @@ def test_cartpole_has_the_graph_of_its_equations(cartpole, tmp_path):
     log, spec = read_log(cartpole), FactorSpec.from_file(cartpole.parent / "factors.yaml")
     write_dataset(prepare_log(log, add_action_codes(log, spec)), tmp_path / "data")
     data = load(tmp_path / "data")
-    mask = discover(data.factors, data.state, data.action, data.next_state, data.episode).mask
+    mask = discover(data, batches=0)
     assert {target: set(mask.graph.parents(target)) for target in mask.targets} == CARTPOLE
 
 
@@ -137,7 +137,6 @@ def test_fit_of_cartpole_gives_graph_accuracy_and_policy(cartpole, tmp_path):
     assert min(row["value"] for row in result["accuracy"]) > 0.9
     assert result["uncertainty"]["mixed"] > result["uncertainty"]["held_out"]
     agent = load_policy(out)
-    agent.begin(2, seed=0)
-    pushes = agent.act(np.zeros((1, 2, 4)), np.full((1, 2, 1), 0.5), 80)
+    pushes = agent.act(np.zeros((2, 4)), np.full(1, 0.5), 80)
     assert pushes.shape == (1, 2, 1)
     assert np.isin(pushes, (0, 1)).all()

@@ -42,7 +42,7 @@ def test_changed_run_description_is_refused(home, tmp_path, change):
     change(record)
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     with pytest.raises(BecauseError, match="not what was written"):
-        load_agent(tmp_path / "run", home)
+        load_agent(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_changed_run_description_is_refused(home, tmp_path, change):
     ],
 )
 def test_run_is_not_overwritten_by_another(home, change, message):
-    before = {file: file.read_bytes() for file in (home / "run").iterdir()}
+    before = {file: file.read_bytes() for file in (home / "run").rglob("*") if file.is_file()}
     with pytest.raises(BecauseError, match=message):
         train("ccil", root=home, folder=home / "run", **({"dataset": DATA, "resume": True} | SMALL | change))
-    assert {file: file.read_bytes() for file in (home / "run").iterdir()} == before
+    assert {file: file.read_bytes() for file in (home / "run").rglob("*") if file.is_file()} == before
 
 
 def test_folder_without_a_run_is_refused(home, tmp_path):
     with pytest.raises(BecauseError, match="no run in"):
-        evaluate_run(tmp_path, home)
+        evaluate_run(tmp_path)
     (tmp_path / "ccil.npz").write_bytes(b"")
     with pytest.raises(BecauseError, match="unknown run"):
         train("ccil", DATA, home, tmp_path, **SMALL)

@@ -304,7 +304,7 @@ class TrainAndEvaluate:
         self.start_programs()
         run = self.run_folder(job)
         trained = self.train(job)
-        agent, record = load_agent(run, self.root), read_run(run)
+        agent, record = load_agent(run), read_run(run)
         data = load_for_training(record["dataset"], self.root)
         common = {"data_sha256": record["data_sha256"], "stages": trained["stages"]}
         for key in missing:

@@ -40,7 +40,7 @@ class Measure:
         success = [key for key in missing if "measure" not in job.cells[key]]
         measures = [key for key in missing if "measure" in job.cells[key]]
         run = self.training.run_folder(job)
-        agent = cache(lambda: load_agent(run, self.training.root))  # loaded once for all measures that need it
+        agent = cache(lambda: load_agent(run))  # loaded once for all measures that need it
         if success:
             yield from replace(self.training, keep_runs=True)(job, success)
         for key in measures:
@@ -127,8 +127,7 @@ def _graph(root: Path | None, cell: Cell) -> dict[str, Any]:
     recipe = recipe_of(cell)
     ensure_dataset(recipe, root)
     data = load(recipe.id, root)
-    discovery = discover(data.factors, data.state, data.action, data.next_state, data.episode, batches=cell["batches"])
-    return {"mask": discovery.mask.to_dict(), "rows": len(data)}
+    return {"mask": discover(data, batches=cell["batches"]).to_dict(), "rows": len(data)}
 
 
 def _oracle(root: Path | None, cell: Cell) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.envs.batch import Observation
 from because_rl.evaluation.one_step import Steps, one_step_error
-from because_rl.evaluation.rollout import roll, summarise
+from because_rl.evaluation.rollout import acting, roll, summarise
 from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import child_seed
 from because_rl.training.method import Agent
@@ -38,13 +37,7 @@ def develop(agent: Agent, world: str, episodes: int, spurious: int = 1, processe
     Returns the summary of `evaluation.rollout.summarise` and `outcomes`: per seed, '1' or '0' for each scene.
     """
     seeds = len(agent.seeds)
-    agent.begin(episodes, child_seed(0, "dev act", world))
-
-    def act(observation: Observation, steps_left: int) -> np.ndarray:
-        state, goal = (part.reshape(seeds, episodes, part.shape[1]) for part in observation)
-        action = np.asarray(agent.act(state, goal, steps_left))
-        return action.reshape(seeds * episodes, *action.shape[2:])
-
+    act = acting(agent, episodes, child_seed(0, "dev act", world))
     outcome = roll(world, SPLIT, scenes(world, episodes), act, repeats=seeds, spurious=spurious, processes=processes)
     outcomes = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
     return summarise(outcome) | {"outcomes": outcomes}

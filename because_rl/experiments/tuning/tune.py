@@ -129,7 +129,7 @@ class Develop(Measure):
         begin = time.monotonic()
         self.train(job)
         trained = time.monotonic()
-        agent = load_agent(run, training.root)
+        agent = load_agent(run)
         for key in missing:
             cell = job.cells[key]
             world = cell["recipe"]["world"]
