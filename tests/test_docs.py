@@ -1,5 +1,6 @@
 """The documentation is correct: the site builds without a warning and fetches nothing, links lead to files and lines
-that exist, commands and settings exist, and the method that docs/adding_a_method.md writes trains and acts."""
+that exist, commands and settings exist, entry pages are short, and the method that docs/adding_a_method.md writes
+trains and acts."""
 
 import os
 import re
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import typer
 
+import because_rl
 from because_rl.algorithms.registry import METHODS, Entry, configure, make_method
 from because_rl.cli.main import app
 from because_rl.errors import BecauseError
@@ -83,6 +85,46 @@ def test_links_lead_to_files_and_to_the_lines_they_quote(page):
             quoted = text.strip("`")
             now = [n for n, line in enumerate(lines, 1) if quoted in line]
             assert number in now, f"{page.name} quotes {quoted!r} as line {number} of {path}; it is in {now}"
+
+
+# Length -------------------------------------------------------------------------------------------------
+LIMITS = {"README.md": 900, "docs/results.md": 1500, "docs/decisions.md": 1500}
+"""Words; what exceeds them belongs on a page of docs/notebook."""
+
+
+def count_words(text):
+    """Words that a reader is shown: text of links without targets, tables without lines and separators, no pictures."""
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)|^```.*$|^\|[-:| ]+\|$|^ *[-#]+ ", "", text, flags=re.MULTILINE)
+    text = LINK.sub(r"\1", text).replace("|", " ")
+    return len(text.split())
+
+
+@pytest.mark.parametrize(("page", "limit"), LIMITS.items())
+def test_pages_for_newcomers_stay_short(page, limit):
+    assert count_words((ROOT / page).read_text()) <= limit
+
+
+def test_words_are_counted_as_a_reader_sees_them():
+    table = "| a | b |\n|:---|---|\n| 1 ± 2 | **x** |\n"
+    assert count_words(f"# Title\n\n![a picture](p.png)\n\n- two [`words`](there.md#x)\n\n{table}") == 1 + 2 + 2 + 4
+
+
+def test_readme_and_quickstart_show_the_same_python():
+    (block,) = [body for language, body in FENCE.findall((ROOT / "README.md").read_text()) if language == "python"]
+    assert block in (ROOT / "docs/quickstart.md").read_text()
+
+
+# API ----------------------------------------------------------------------------------------------------
+DIRECTIVES = [
+    name for page in ROOT.glob("docs/api/*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.M)
+]
+
+
+def test_every_exported_name_is_on_an_api_page():
+    missing = {name for name in getattr(because_rl, "__all__", ()) if not name.startswith("_")}
+    missing -= {name.rpartition(".")[2] for name in DIRECTIVES}
+    assert not missing
+    assert len(DIRECTIVES) == len(set(DIRECTIVES)), "a name is on two pages"
 
 
 # Commands -----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ The preset is the one before tuning, so the round stays the same after its winne
 `algorithms.presets.TUNED`.
 
 Every method has the same number of trials, whoever wrote it. A change is what its authors, its docstring or our own
-doubts (docs/roadmap.md) name as most likely to matter, one at a time, and it was written here before anything was run.
+doubts name as most likely to matter, one at a time, and it was written here before anything was run.
 Where a world makes a change pointless, that world has another in its place: Unlock's actions are discrete, so it is
 planned exactly, and proposals, populations and spreads have no effect there.
 """
