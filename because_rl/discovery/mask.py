@@ -104,6 +104,20 @@ class CausalMask:
         return json.dumps({target: list(self.graph.parents(target)) for target in self.targets}, indent=1)
 
 
+def pack_evidence(graph: Mapping[str, Any]) -> np.ndarray:
+    """(bytes,) uint8: what a mask's `to_dict` gave, as JSON that can be kept among arrays.
+
+    >>> unpack_evidence(pack_evidence({"inputs": ["a"]}))
+    {'inputs': ['a']}
+    """
+    return np.frombuffer(json.dumps(graph, allow_nan=False).encode(), np.uint8)
+
+
+def unpack_evidence(array: np.ndarray) -> dict[str, Any]:
+    """The inverse of `pack_evidence`."""
+    return json.loads(array.tobytes())
+
+
 def benjamini_yekutieli(p: np.ndarray) -> np.ndarray:
     """Adjusted p-values that control the false discovery rate under any dependence.
 

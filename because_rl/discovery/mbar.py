@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,13 @@ class Reweighted:
     """(inputs, targets) its upper end"""
     batch_weight: np.ndarray
     """(1 + batches,) summing to 1; the first is the weight of all rows together"""
+
+    def to_dict(self) -> dict[str, Any]:
+        """That of the mask, with the interval of each edge's weight (`weight_ci95`)."""
+        result = self.mask.to_dict()
+        for edge, low, high in zip(result["edges"], self.low.T.reshape(-1), self.high.T.reshape(-1), strict=True):
+            edge["weight_ci95"] = [float(low), float(high)]
+        return result
 
 
 def draw_batches(episode: np.ndarray, count: int, seed: int) -> list[np.ndarray]:

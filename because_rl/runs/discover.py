@@ -45,9 +45,7 @@ def discover_dataset(
     folder = folder or home_folder(root) / "graphs" / name
     true_graph = data.metadata.get("because", {}).get("true_graph")
     truth = None if true_graph is None else Graph.from_dict(true_graph)
-    result = {"dataset": name, "folder": str(folder)} | mask.to_dict()
-    for edge, low, high in zip(result["edges"], discovery.low.T.reshape(-1), discovery.high.T.reshape(-1), strict=True):
-        edge["weight_ci95"] = [float(low), float(high)]
+    result = {"dataset": name, "folder": str(folder)} | discovery.to_dict()
     if truth is not None:
         result["score"] = score(mask.graph, truth).to_dict()
         result["score_without_rare"] = score(mask.graph, truth, count_rare=False).to_dict()

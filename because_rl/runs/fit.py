@@ -27,7 +27,7 @@ from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.user_dataset import add_action_codes, no_policy_reason, prepare_log, write_dataset
 from because_rl.datasets.user_log import read_log
-from because_rl.discovery.mask import CausalMask
+from because_rl.discovery.mask import CausalMask, pack_evidence
 from because_rl.errors import BecauseError
 from because_rl.evaluation.held_out import held_out_accuracy, held_out_uncertainty
 from because_rl.factors import FactorSpec
@@ -112,7 +112,7 @@ def fit(
         )
         shutil.rmtree(shared, ignore_errors=True)
         result = _result(folder, dataset, mask) | {"data": asked["data"], "stages": trained["stages"]}
-        result["report"] = str(write_fit_page(folder, mask, result))
+        result["report"] = str(write_fit_page(folder, result))
         result["seconds"] = round(time.monotonic() - begin, 1)
         write_json(folder / FIT, {"asked": asked, "result": result, "provenance": provenance()})
     return {"folder": str(folder)} | result
@@ -204,9 +204,11 @@ def _discover(folder: Path, method: Because, data: Transitions, report: Report) 
     def progress(done: int, total: int) -> None:
         report("graph", done, total, {})
 
-    mask = CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", progress, **settings))
-    weights = {"weights": mask.weight.astype(np.float32)}
-    Run([0], shared=shared).cached("mask", lambda: weights, mask_cache_key(config, data))
+    graph = discover_dataset(DATASET, folder, None, folder / "graph", progress, **settings)
+    mask = CausalMask.from_dict(graph)
+    kept = {name: graph[name] for name in ("inputs", "targets", "edges", "settings")}
+    arrays = {"weights": mask.weight.astype(np.float32), "evidence": pack_evidence(kept)}
+    Run([0], shared=shared).cached("mask", lambda: arrays, mask_cache_key(config, data))
     return mask
 
 

@@ -24,6 +24,7 @@ from because_rl.runs.folder import (
     keep_round,
     open_run,
     read_history,
+    read_run,
     round_folder,
     write_metrics,
 )
@@ -132,12 +133,26 @@ def train(
     }
 
 
-def load_agent(folder: Path, root: Path | None = None, number: int | None = None) -> Agent:
+def load_agent(
+    folder: Path, root: Path | None = None, number: int | None = None, data: Transitions | None = None
+) -> Agent:
     """The agent of a finished run, with all its seeds; `number`: as it was after that round.
 
-    Trains nothing; reads only the run and its dataset, which is looked up under `root`.
+    Trains nothing; reads only the run and its dataset, which is looked up under `root` unless `load_run_data` has
+    read it already (`data`).
     """
     record = finished_run(folder)
+    data = load_run_data(folder, root) if data is None else data
+    rounds = record["rounds"]
+    number = rounds if number is None else number
+    run = Run(record["seeds"], round_folder(Path(folder), number, rounds), chunk=record["chunk"], rounds=rounds)
+    run.round = number
+    return make_method(record["method"], record["config"]).fit(data, run)
+
+
+def load_run_data(folder: Path, root: Path | None = None) -> Transitions:
+    """The dataset that a run was trained on, which is looked up under `root`."""
+    record = read_run(folder)
     data = load(record["dataset"], root, FactorSpec.from_dict(record["factors"]))
     data = replace(data, horizon=record["horizon"])
     if data.sha256() != record["data_sha256"]:
@@ -146,11 +161,7 @@ def load_agent(folder: Path, root: Path | None = None, number: int | None = None
             need="the same transitions.",
             fix="collect it again with its own recipe and seed, or train a new run on this one.",
         )
-    rounds = record["rounds"]
-    number = rounds if number is None else number
-    run = Run(record["seeds"], round_folder(Path(folder), number, rounds), chunk=record["chunk"], rounds=rounds)
-    run.round = number
-    return make_method(record["method"], record["config"]).fit(data, run)
+    return data
 
 
 def load_for_training(
