@@ -11,6 +11,8 @@ from because_rl.report.markup import Html, fold, join, table, tag
 
 STEP, BETWEEN = 30, 300
 """In units of the SVG's view box: height of a row, width between the two columns of names."""
+READABLE = 0.7
+"""Smallest size of such a unit, in pixels; where there is less room, the picture scrolls."""
 
 
 def explore(graph: Mapping[str, Any]) -> Html:
@@ -40,8 +42,9 @@ def explore(graph: Mapping[str, Any]) -> Html:
     nodes += [_node(name, name_width + BETWEEN, y, name_width, "to", False) for name, y in right.items()]
     kept = sum(edge["status"] in KEPT for edge in edges)
     label = f"Causal graph of {graph['dataset']}: {kept} of {len(edges)} edges"
-    box = f"0 0 {2 * name_width + BETWEEN} {STEP * (rows + 1)}"
-    picture = tag("svg", *paths, *nodes, viewBox=box, role="group", aria_label=label)
+    width = 2 * name_width + BETWEEN
+    box, narrowest = f"0 0 {width} {STEP * (rows + 1)}", f"min-width: {READABLE * width:.0f}px"
+    picture = tag("svg", *paths, *nodes, viewBox=box, style=narrowest, role="group", aria_label=label)
     columns = ("from", "to", "status", "p", "weight", "weight_ci95", "effect", "why", "verdict")
     data = Html(
         json.dumps([{k: e[k] for k in columns if e.get(k) or e.get(k) == 0} for e in edges]).replace("<", "\\u003c")

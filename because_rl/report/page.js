@@ -98,7 +98,8 @@ for (const box of all(".graph")) {
     const { side, name } = node.dataset;
     const incident = [...paths.keys()].filter((n) => edges[n][side] === name);
     const other = side === "from" ? "to" : "from";
-    const evidence = (e) => ("p" in e ? `p ${pValue(e.p)}, ` : "") + `weight ${e.weight.toFixed(2)}`;
+    const remark = (e) => (e.verdict?.startsWith("a ") ? `, ${e.verdict}` : e.status === "untestable" ? ", untestable" : "");
+    const evidence = (e) => ("p" in e ? `p ${pValue(e.p)}, ` : "") + `weight ${e.weight.toFixed(2)}` + remark(e);
     const rows = incident.map((n) => row(edges[n][other] + (other === "to" ? "′" : ""), evidence(edges[n])));
     describe(side === "from" ? `Effects of ${name}` : `Causes of ${name}′`, rows, incident);
   };

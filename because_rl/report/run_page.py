@@ -86,7 +86,7 @@ def _cards(run: RunReport, results: Sequence[Result]) -> Html | None:
     cards = []
     for r in results:
         scenes = f" of {len(r.outcomes[0])} scenes" if r.outcomes else " of the scenes"
-        text = f"{scenes} solved, {SPLIT_WORDS[r.split]} ({r.split}); 95% interval {_bounds(r.rate)}"
+        text = f"{scenes} solved, {SPLIT_WORDS[r.split]} ({r.split}); 95% interval over seeds {_bounds(r.rate)}"
         cards.append((f"{percent(r.rate.value)}%", text.strip()))
     for graph in run.grid.graphs:
         if "score" in graph:

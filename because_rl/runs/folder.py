@@ -5,6 +5,7 @@
     metrics.jsonl        one line per stage and chunk
     round-<k>/           the stages as they were after round k, for training in several rounds (the last is outside)
     evaluation-<split>.json   written by `evaluate_run`
+    pictures/            films that `report_run` drew
 
 Other settings, data or seeds are refused; the same ones continue the run.
 """
