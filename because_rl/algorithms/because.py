@@ -24,7 +24,6 @@ import numpy as np
 from jaxtyping import Array
 
 from because_rl.discovery.discover import discover
-from because_rl.discovery.mask import pack_evidence
 from because_rl.io import arrays_sha256
 from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten_mu
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
@@ -91,10 +90,7 @@ def estimate_mask(c: BecauseConfig, data: Transitions, run: Run) -> np.ndarray:
         rows = _spread_episodes(data.episode, c.mask_rows)
         transitions = data.state[rows], data.action[rows], data.next_state[rows], data.episode[rows]
         discovery = discover(data.factors, *transitions, test=c.test, threshold=c.threshold, batches=c.batches)
-        return {
-            "weights": discovery.mask.weight.astype(np.float32),
-            "evidence": pack_evidence(discovery.to_dict()),
-        }
+        return discovery.to_arrays()
 
     return run.cached("mask", estimate, mask_cache_key(c, data))["weights"]
 

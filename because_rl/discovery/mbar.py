@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.discovery.mask import CausalMask
+from because_rl.discovery.mask import CausalMask, pack_evidence
 from because_rl.discovery.variables import Variables
 from because_rl.rng import child_seed, stream
 from because_rl.statistics import wilson
@@ -55,6 +55,10 @@ class Reweighted:
         for edge, low, high in zip(result["edges"], self.low.T.reshape(-1), self.high.T.reshape(-1), strict=True):
             edge["weight_ci95"] = [float(low), float(high)]
         return result
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """What a run keeps: the weights, and all the rest as `evidence` (see `mask.pack_evidence`)."""
+        return {"weights": self.mask.weight.astype(np.float32), "evidence": pack_evidence(self.to_dict())}
 
 
 def draw_batches(episode: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
