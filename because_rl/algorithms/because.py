@@ -71,7 +71,7 @@ class Because(PlanningMethod):
         c, run, prepared = self.config, as_run(seeds), prepare(data)
 
         # Lines 5 to 9: the causal mask, estimated on batches of trajectories and averaged to M-bar (equations 5, 7)
-        mask = estimate_mask(c, data, run) if mask is None else edge_weights(data.factors, mask)
+        mask = estimate_mask(c, data, run, mask)
         gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
 
         # Line 4: the world model, phi and mu under the mask (equation 6)
@@ -107,17 +107,25 @@ class Because(PlanningMethod):
         return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0
 
 
-def estimate_mask(c: BecauseConfig, data: Transitions, run: Run) -> np.ndarray:
-    """M-bar, (inputs, targets) weights in [0, 1]: the share of batches that keep an edge, weighted by equation 7."""
+def estimate_mask(
+    c: BecauseConfig, data: Transitions, run: Run, given: CausalMask | Graph | np.ndarray | None = None
+) -> np.ndarray:
+    """M-bar, (inputs, targets) weights in [0, 1]: the share of batches that keep an edge, weighted by equation 7.
+
+    A mask that is given is taken instead.
+    """
+    weights = None if given is None else edge_weights(data.factors, given)
 
     def estimate() -> dict[str, np.ndarray]:
+        if weights is not None:
+            return given.to_arrays() if isinstance(given, CausalMask) else {"weights": weights}
         if c.mask == "full":
             return {"weights": full_mask(data.factors)}
         rows = data.rows(_spread_episodes(data.episode, c.mask_rows))
         mask = discover(rows, test=c.test, threshold=c.threshold, batches=c.batches)
-        return {"weights": mask.weight.astype(np.float32)}
+        return mask.to_arrays()
 
-    return run.cached("mask", estimate, mask_cache_key(c, data))["weights"]
+    return run.cached("mask", estimate, mask_cache_key(c, data) if weights is None else None)["weights"]
 
 
 def edge_weights(factors: FactorSpec, mask: CausalMask | Graph | np.ndarray) -> np.ndarray:

@@ -167,29 +167,39 @@ def report(
         Path | None, typer.Option(help="What 'because oracle -o FILE' wrote (for a sweep: RESULTS/oracle.json).")
     ] = None,
     pictures: Annotated[
-        float, typer.Option(help="For a sweep: seconds to spend on new pictures, which RESULTS/pictures keeps.")
+        float, typer.Option(help="Seconds to spend on new pictures, which RUN/pictures or RESULTS/pictures keeps.")
     ] = 15.0,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Put a run on a page: graph, learning curves, success beside behaviour and oracle. Or a whole grid of results."""
+    """Put a run on a page: films of its policy, graph, models, success beside behaviour and oracle. Or a whole grid.
+
+    The last line is the path of the page.
+    """
     from because_rl.experiments.grid_report import is_grid, report_grid
+    from because_rl.runs.compilation import use_home_compilation_cache
     from because_rl.runs.report import report_run
 
     if is_grid(run):
         with progress_bar(f"Reporting {run.name}", "parts") as progress:
             result = report_grid(run, output, oracle, pictures, progress)
         missing = [{"missing": m["what"], "made by": m["command"]} for m in result["missing"]]
-        title = f"{len(result['methods'])} methods on {len(result['tasks'])} tasks: {result['page']}"
+        title = f"{len(result['methods'])} methods on {len(result['tasks'])} tasks"
         title += f", {result['megabytes']} MB in {result['seconds']} s"
-        return emit(result, as_json, make_table(title, missing or [{"missing": "nothing"}]))
-    result = report_run(run, output, root, oracle)
-    rows = [
-        {"policy": r["policy"], "split": r["split"], "success": f"{r['success']:.3f}"}
-        | {"95%": f"[{r['low95']:.3f}, {r['high95']:.3f}]"}
-        for r in result["success"]
-    ]
-    emit(result, as_json, make_table(f"Written to {result['page']}", rows, ("success", "95%")))
+        table = make_table(title, missing or [{"missing": "nothing"}])
+    else:
+        use_home_compilation_cache(root)
+        with progress_bar(f"Reporting {run.name}", "parts") as progress:
+            result = report_run(run, output, root, oracle, pictures, progress)
+        rows = [
+            {"policy": r["policy"], "split": r["split"], "success": f"{r['success']:.3f}"}
+            | {"95%": f"[{r['low95']:.3f}, {r['high95']:.3f}]"}
+            for r in result["success"]
+        ]
+        table = make_table(f"Report in {result['seconds']} s", rows, ("success", "95%"))
+    emit(result, as_json, table)
+    if not as_json:
+        print(result["page"])
 
 
 def oracle(

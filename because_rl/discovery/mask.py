@@ -107,6 +107,10 @@ class CausalMask:
             "settings": self.settings,
         }
 
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """What a run keeps: the weights, and all the rest as `evidence` (see `pack_evidence`)."""
+        return {"weights": self.weight.astype(np.float32), "evidence": pack_evidence(self.to_dict())}
+
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> CausalMask:
         """The inverse of `to_dict`."""
@@ -129,6 +133,20 @@ class CausalMask:
 
     def __str__(self) -> str:
         return json.dumps({target: list(self.graph.parents(target)) for target in self.targets}, indent=1)
+
+
+def pack_evidence(graph: Mapping[str, Any]) -> np.ndarray:
+    """(bytes,) uint8: what a mask's `to_dict` gave, as JSON that can be kept among arrays.
+
+    >>> unpack_evidence(pack_evidence({"inputs": ["a"]}))
+    {'inputs': ['a']}
+    """
+    return np.frombuffer(json.dumps(graph, allow_nan=False).encode(), np.uint8)
+
+
+def unpack_evidence(array: np.ndarray) -> dict[str, Any]:
+    """The inverse of `pack_evidence`."""
+    return json.loads(array.tobytes())
 
 
 def benjamini_yekutieli(p: np.ndarray) -> np.ndarray:

@@ -11,8 +11,9 @@ import numpy as np
 
 from because_rl.models.energy import mix
 from because_rl.models.layout import Layout
+from because_rl.models.likelihood import correct
 from because_rl.models.objective import evaluate
-from because_rl.models.prepared_data import statistics
+from because_rl.models.prepared_data import Statistics, statistics
 from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import child_seed
 from because_rl.transitions import Transitions
@@ -37,10 +38,7 @@ def held_out_accuracy(agent: PlannerAgent, data: Transitions) -> list[dict[str, 
     layout = Layout(data.factors)
     stats = statistics(layout, data.state, data.action, data.next_state)
     held = _held_out_batch(data)
-    figures = jax.jit(jax.vmap(partial(evaluate, stats), in_axes=(0, 0, None)))(
-        agent.parameters["world"], agent.parameters["gates"], held
-    )
-    right = np.asarray(figures["right"], float)  # (seeds, targets)
+    right = _mean_correct(agent, layout, stats, held)
     now, then = np.asarray(held["state"], float), np.asarray(held["next_state"], float)
     rows = []
     for j, factor in enumerate(data.factors.state):
@@ -66,6 +64,21 @@ def held_out_accuracy(agent: PlannerAgent, data: Transitions) -> list[dict[str, 
             }
         )
     return rows
+
+
+def _mean_correct(agent: PlannerAgent, layout: Layout, stats: Statistics, held: dict[str, Any]) -> np.ndarray:
+    """(seeds, targets) mean of `models.likelihood.correct`: of BECAUSE's model itself, or of what a planner sees."""
+    if {"world", "gates"} <= set(agent.parameters):
+        by_seed = jax.jit(jax.vmap(partial(evaluate, stats), in_axes=(0, 0, None)))
+        return np.asarray(by_seed(agent.parameters["world"], agent.parameters["gates"], held)["right"], float)
+
+    def row(parameters: Any, state: jax.Array, action: jax.Array, next_state: jax.Array) -> jax.Array:
+        guess = agent.learned.successor(parameters, state, action)[0]
+        return correct(layout, stats, guess, state, next_state)
+
+    rows = jax.jit(jax.vmap(jax.vmap(row, (None, 0, 0, 0)), (0, None, None, None)))
+    right = rows(agent.parameters, *(held[name] for name in ("state", "action", "next_state")))
+    return np.asarray(right, float).mean(1)
 
 
 def held_out_uncertainty(agent: PlannerAgent, data: Transitions, seed: int = 0) -> dict[str, float]:

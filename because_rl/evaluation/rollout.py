@@ -35,6 +35,8 @@ class Outcome(NamedTuple):
     """(K, n) int: steps to success, or the horizon"""
     hidden: dict[str, np.ndarray]
     """(n,) each: hidden quantities of the scenes with one number per scene"""
+    actions: np.ndarray | None = None
+    """(steps, K, n, ...): the actions taken, in worlds whose episode has ended without effect"""
 
 
 def layouts(world: str, split: str, episodes: int) -> list[int]:
@@ -104,15 +106,17 @@ def roll(
         observation = batch.reset(list(scenes) * repeats)
         hidden = {name: np.asarray(value)[: len(scenes)] for name, value in batch.hidden().items()}
         begin(batch)
-        steps = np.full(batch.size, batch.horizon)
+        steps, actions = np.full(batch.size, batch.horizon), []
         while not batch.done:
-            step = batch.step(legal(act(observation, batch.horizon - batch.steps), batch.action_space))
+            actions.append(legal(act(observation, batch.horizon - batch.steps), batch.action_space))
+            step = batch.step(actions[-1])
             observation = step.observation
             steps[step.reward > 0] = batch.steps
         return Outcome(
             success=batch.terminated.reshape(repeats, -1),
             steps=steps.reshape(repeats, -1),
             hidden={name: value for name, value in hidden.items() if value.ndim == 1},
+            actions=np.stack([taken.reshape(repeats, -1, *taken.shape[1:]) for taken in actions]),
         )
     finally:
         if close:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from because_rl.datasets.recipe import Recipe
-from because_rl.envs.batch import SimulatorBatch
+from because_rl.envs.batch import Observation, SimulatorBatch
 from because_rl.envs.tasks import WORLDS, world_class
 from because_rl.errors import BecauseError
 from because_rl.io import write_bytes
@@ -27,6 +27,9 @@ SLOW_FILM = 30.0
 """Seconds that must be left to start a film of a world whose simulator is slow."""
 WIDTH = {"crash": 440}
 """Width of a frame in pixels by world; 320 for the others."""
+
+Policy = Callable[[Observation], np.ndarray]
+"""observation of one world -> (1, ...) action"""
 
 
 class Picture(NamedTuple):
@@ -60,19 +63,41 @@ class Scenes:
 
     def film(self, world: str, split: str, behaviour: str, scene: int, spurious: int = 1) -> Picture | None:
         """An episode of a dataset's behaviour in the scene with this seed; None if it cannot be drawn now."""
-        name = f"film-{world}-{split}-{behaviour}-x{spurious}-{scene}"
+
+        def begin(batch: SimulatorBatch) -> Policy:
+            policy = Recipe.parse(f"{world}-{behaviour}").make_behaviour()
+            policy.reset(batch, [scene])
+            return policy.act
+
+        return self._film(world, split, behaviour, scene, spurious, begin)
+
+    def replay(
+        self, world: str, split: str, policy: str, scene: int, spurious: int, actions: Sequence
+    ) -> Picture | None:
+        """An episode whose actions are known, one per step; `policy` names it among the kept films."""
+
+        def begin(batch: SimulatorBatch) -> Policy:
+            space = batch.action_space
+            # the last action again, if the simulator needs a step more than the world in which they were taken
+            return lambda observation: np.asarray([actions[min(batch.steps, len(actions) - 1)]], space.dtype)
+
+        return self._film(world, split, policy, scene, spurious, begin)
+
+    def _film(
+        self, world: str, split: str, policy: str, scene: int, spurious: int, begin: Callable[[SimulatorBatch], Policy]
+    ) -> Picture | None:
+        name = f"film-{world}-{split}-{policy}-x{spurious}-{scene}"
         for reached in (True, False):
             for file in self.folder.glob(f"{name}-{'reached' if reached else 'missed'}-*.webp"):
                 return Picture(file.read_bytes(), int(file.stem.rpartition("-")[2]), reached)
         batch = self._batch(world, split, spurious, SLOW_FILM if WORLDS[world].slow else 0.0)
         if batch is None:
             return None
-        policy = Recipe.parse(f"{world}-{behaviour}").make_behaviour()
         observation = batch.reset([scene])
-        policy.reset(batch, [scene])
+        act = begin(batch)
         frames, stride = [batch.envs[0].picture()], -(-batch.horizon // (FRAMES - 1))
         while not batch.done:
-            observation = batch.step(policy.act(observation)).observation
+            observation = batch.step(act(observation)).observation
             if batch.steps % stride == 0 or batch.done:
                 frames.append(batch.envs[0].picture())
         reached = bool(batch.terminated[0])

@@ -7,7 +7,6 @@ of energy maps. The page lists what is missing, each with the command that makes
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from because_rl.experiments.paper.numbers import paper_success
 from because_rl.io import read_json
 from because_rl.report.grid_data import Curves, Failure, Film, Grid, Maps, Rate, Result
 from because_rl.report.grid_page import write_grid_page
-from because_rl.runs.folder import METRICS, RUN
+from because_rl.runs.folder import METRICS, RUN, read_metrics
 
 FAILURES = 3
 """Number of failed scenes shown for each task."""
@@ -145,18 +144,12 @@ def _graphs(folder: Path, grid: Grid, missing: Missing) -> list[dict[str, Any]]:
     return [graphs[dataset] for dataset in sorted(graphs)]
 
 
-def _curves(folder: Path, missing: Missing, max_points: int = 200) -> list[Curves]:
-    """The learning curves of the kept runs, with at most `max_points` points each."""
+def _curves(folder: Path, missing: Missing) -> list[Curves]:
+    """The learning curves of the kept runs."""
     curves = []
     for file in sorted((folder / "runs").glob(f"*/{METRICS}")):
         run = read_json(file.parent / RUN)
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        stages = {}
-        for stage in dict.fromkeys(line["stage"] for line in lines):
-            rows = [line for line in lines if line["stage"] == stage and "loss" in line]
-            rows = [rows[n] for n in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), max_points)).astype(int))]
-            stages[stage] = [row["step"] for row in rows], [np.atleast_1d(row["loss"]).tolist() for row in rows]
-        curves.append(Curves(run["method"], run["dataset"], stages))
+        curves.append(Curves.from_metrics(run["method"], run["dataset"], read_metrics(file.parent)))
     if not curves:
         name = _name(folder)
         missing.append(("learning curves", f"because sweep SPEC -o {name} --work {name}/runs --keep-runs"))

@@ -6,17 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from because_rl.discovery.mask import KEPT
 from because_rl.report.markup import Html, fold, join, table, tag
 
-KEPT = ("edge", "untestable", "forced")
 STEP, BETWEEN = 30, 300
 """In units of the SVG's view box: height of a row, width between the two columns of names."""
+READABLE = 0.7
+"""Smallest size of such a unit, in pixels; where there is less room, the picture scrolls."""
 
 
 def explore(graph: Mapping[str, Any]) -> Html:
     """The graph, a panel with the evidence for the selected edge or factor, and a table of all pairs.
 
-    `graph` is the content of a graph.json, as `because discover` writes it.
+    `graph` is the content of a graph.json, as `because discover` writes it; edges may lack p, effect and weight_ci95.
     """
     inputs, targets = graph["inputs"], graph["targets"]
     score = graph.get("score", {})
@@ -31,17 +33,18 @@ def explore(graph: Mapping[str, Any]) -> Html:
         {name: STEP * (0.5 + (n + 0.5) * rows / len(names)) for n, name in enumerate(names)}
         for names in (inputs, targets)
     )
-    paths = [
-        _path(n, edge, name_width, left[edge["from"]], right[edge["to"]])
-        for n, edge in enumerate(edges)
-        if edge["status"] in KEPT or edge["verdict"] == "a missed edge"
-    ]
+    drawn = {n: e for n, e in enumerate(edges) if e["weight"] > 0 or _kind(e) not in ("no edge", "forbidden")}
+    curves = {n: _curve(name_width, left[edge["from"]], right[edge["to"]]) for n, edge in drawn.items()}
+    # Wide transparent paths below all others make thin edges easy to hit.
+    paths = [tag("path", class_="hit", data_edge=n, d=curve) for n, curve in curves.items()]
+    paths += [_path(n, edge, curves[n]) for n, edge in drawn.items()]
     nodes = [_node(name, 0, y, name_width, "from", name not in targets) for name, y in left.items()]
     nodes += [_node(name, name_width + BETWEEN, y, name_width, "to", False) for name, y in right.items()]
     kept = sum(edge["status"] in KEPT for edge in edges)
     label = f"Causal graph of {graph['dataset']}: {kept} of {len(edges)} edges"
-    box = f"0 0 {2 * name_width + BETWEEN} {STEP * (rows + 1)}"
-    picture = tag("svg", *paths, *nodes, viewBox=box, role="group", aria_label=label)
+    width = 2 * name_width + BETWEEN
+    box, narrowest = f"0 0 {width} {STEP * (rows + 1)}", f"min-width: {READABLE * width:.0f}px"
+    picture = tag("svg", *paths, *nodes, viewBox=box, style=narrowest, role="group", aria_label=label)
     columns = ("from", "to", "status", "p", "weight", "weight_ci95", "effect", "why", "verdict")
     data = Html(
         json.dumps([{k: e[k] for k in columns if e.get(k) or e.get(k) == 0} for e in edges]).replace("<", "\\u003c")
@@ -82,23 +85,37 @@ def _summary(graph: Mapping[str, Any], kept: int, pairs: int) -> str:
     if score:
         missed, false = len(score["missed"]), len(score["false"])
         text += f". Against the true graph: F1 {score['f1']:.3f}, {missed} missed (red, dotted), {false} false (violet)"
-    return text + ". Thicker edges are more stable (their weight); dashed ones cannot be tested on these data."
+    text += ". Thicker edges are more stable (their weight)"
+    if untestable := sum(edge["status"] == "untestable" for edge in graph["edges"]):
+        text += f"; {untestable} that these data cannot test are kept and dashed"
+    if unstable := sum(edge["status"] not in KEPT and edge["weight"] > 0 for edge in graph["edges"]):
+        text += f"; {unstable} that only parts of the data support are thin and grey"
+    return text + "."
 
 
-def _path(n: int, edge: Mapping[str, Any], name_width: int, start: float, end: float) -> Html:
+def _kind(edge: Mapping[str, Any]) -> str:
+    """How an edge is drawn: a class of the style sheet."""
     words = {"a false edge": "false", "a missed edge": "missed"}
-    kind = words.get(edge["verdict"], edge["status"])
+    if edge["verdict"] in words:
+        return words[edge["verdict"]]
+    return "unstable" if edge["status"] not in KEPT and edge["weight"] > 0 else edge["status"]
+
+
+def _curve(name_width: int, start: float, end: float) -> str:
     a, b = name_width + 4, name_width + BETWEEN - 4
     bend = (b - a) * 0.4
-    title = tag("title", f"{edge['from']} → {edge['to']}′: p = {edge['p']:.2g}, weight {edge['weight']:.2f}")
-    return tag(
-        "path",
-        title,
-        class_=kind,
-        data_edge=n,
-        d=f"M{a} {start:.1f}C{a + bend:.0f} {start:.1f} {b - bend:.0f} {end:.1f} {b} {end:.1f}",
-        stroke_width=f"{1 + 2 * edge['weight']:.2f}",
-    )
+    return f"M{a} {start:.1f}C{a + bend:.0f} {start:.1f} {b - bend:.0f} {end:.1f} {b} {end:.1f}"
+
+
+def _path(n: int, edge: Mapping[str, Any], curve: str) -> Html:
+    p = f"p {_p_value(edge)}, " if "p" in edge else ""
+    title = tag("title", f"{edge['from']} → {edge['to']}′: {p}weight {edge['weight']:.2f}")
+    return tag("path", title, class_=_kind(edge), data_edge=n, d=curve, stroke_width=f"{1 + 2 * edge['weight']:.2f}")
+
+
+def _p_value(edge: Mapping[str, Any]) -> str:
+    """As text; the smallest numbers are 0 in floating point."""
+    return "–" if "p" not in edge else f"{edge['p']:.2g}" if edge["p"] > 0 else "< 1e-300"
 
 
 def _node(name: str, x: float, y: float, width: int, side: str, is_action: bool) -> Html:
@@ -119,10 +136,16 @@ def _node(name: str, x: float, y: float, width: int, side: str, is_action: bool)
 
 def _pairs(edges: list[dict[str, Any]]) -> Html:
     head = ("edge", "status", "p", "weight", "effect", "why")
-    ordered = sorted(edges, key=lambda e: (e["status"] not in KEPT, e["p"]))
+    ordered = sorted(edges, key=lambda e: (e["status"] not in KEPT, e.get("p", 1.0)))
     rows = [
-        [f"{e['from']} → {e['to']}′", e["status"], f"{e['p']:.2g}", f"{e['weight']:.2f}", f"{e['effect']:.3f}"]
-        + [tag("td", e.get("why", ""), class_="text")]
+        [
+            f"{e['from']} → {e['to']}′",
+            e["status"],
+            _p_value(e),
+            f"{e['weight']:.2f}",
+            f"{e['effect']:.3f}" if "effect" in e else "–",
+            tag("td", e.get("why", ""), class_="text"),
+        ]
         for e in ordered
     ]
     return table("Every pair of factors", head, rows)

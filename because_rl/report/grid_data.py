@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS
 from because_rl.evaluation.energy_map import EnergyMap
 from because_rl.evaluation.scenes import Picture
@@ -70,6 +72,18 @@ class Curves(NamedTuple):
     dataset: str
     stages: Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]]
     """stage -> (steps, losses with one row per step and one column per seed)"""
+
+    @classmethod
+    def from_metrics(cls, method: str, dataset: str, metrics: Sequence[Mapping[str, Any]], most: int = 200) -> Curves:
+        """From the lines of a run's metrics, with at most `most` points for each stage."""
+        stages = {}
+        for stage in dict.fromkeys(row["stage"] for row in metrics):
+            rows = [row for row in metrics if row["stage"] == stage and "loss" in row]
+            rows = [rows[n] for n in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int))]
+            # a loss that is not finite is kept as null
+            losses = [np.atleast_1d(np.asarray(row["loss"], float)).tolist() for row in rows]
+            stages[stage] = [row["step"] for row in rows], losses
+        return cls(method, dataset, stages)
 
 
 class Maps(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from because_rl.discovery.mask import KEPT
 from because_rl.envs.tasks import SPLITS
 from because_rl.evaluation.energy_map import EnergyMap
 from because_rl.report.charts import curve, legend, line, mark, plot
@@ -43,7 +44,7 @@ def graph_views(grid: Grid) -> Html:
         "uses these edges and no others."
     )
     cards = (
-        tag("li", tag("a", tag("b", name), tag("small", _score(graph)), href=f"#graph-{name}", class_="words"))
+        tag("li", tag("a", tag("b", name), tag("small", graph_score(graph)), href=f"#graph-{name}", class_="words"))
         for name, graph in zip(names, grid.graphs, strict=True)
     )
     missing = any("causal graph" in what for what, _ in grid.missing)
@@ -57,8 +58,9 @@ def graph_views(grid: Grid) -> Html:
     return join([index, *(_graph(name, graph, names) for name, graph in zip(names, grid.graphs, strict=True))])
 
 
-def _score(graph: Any) -> str:
-    kept = sum(edge["status"] in ("edge", "untestable", "forced") for edge in graph["edges"])
+def graph_score(graph: Any) -> str:
+    """The number of edges of a graph.json, and its F1 where the true graph is known."""
+    kept = sum(edge["status"] in KEPT for edge in graph["edges"])
     return f"{kept} edges" + (f", F1 {graph['score']['f1']:.3f}" if "score" in graph else "")
 
 

@@ -54,6 +54,8 @@ function ready(film) {
 // Graphs ------------------------------------------------------------------------------------------------
 const number = (value) => (value !== 0 && Math.abs(value) < 0.001 ? value.toExponential(1) : +value.toFixed(3) + "");
 
+const pValue = (p) => (p > 0 ? number(p) : "< 1e-300");  // the smallest numbers are 0 in floating point
+
 function row(name, value) {
   const line = document.createElement("tr");
   for (const text of [name, value]) line.insertCell().textContent = text;
@@ -63,7 +65,7 @@ function row(name, value) {
 for (const box of all(".graph")) {
   const svg = box.querySelector("svg"), panel = box.querySelector(".edge-details"), hint = panel.innerHTML;
   const edges = JSON.parse(box.querySelector("script").textContent);
-  const paths = new Map(all("path", svg).map((path) => [+path.dataset.edge, path]));
+  const paths = new Map(all("path:not(.hit)", svg).map((path) => [+path.dataset.edge, path]));
   let pinned = null;  // shows the edge or factor that was clicked or focused
 
   const describe = (title, rows, chosen) => {
@@ -83,9 +85,11 @@ for (const box of all(".graph")) {
   };
   const describeEdge = (n) => {
     const e = edges[n];
-    const rows = [row("status", e.status), row("p", number(e.p)), row("weight", number(e.weight))];
+    const rows = [row("status", e.status)];
+    if ("p" in e) rows.push(row("p", pValue(e.p)));
+    rows.push(row("weight", number(e.weight)));
     if (e.weight_ci95) rows.push(row("95% interval", e.weight_ci95.map(number).join(" to ")));
-    rows.push(row("effect", number(e.effect)));
+    if ("effect" in e) rows.push(row("effect", number(e.effect)));
     if (e.verdict) rows.push(row("true graph", e.verdict));
     if (e.why) rows.push(row("why", e.why));
     describe(`${e.from} → ${e.to}′`, rows, [n]);
@@ -94,11 +98,13 @@ for (const box of all(".graph")) {
     const { side, name } = node.dataset;
     const incident = [...paths.keys()].filter((n) => edges[n][side] === name);
     const other = side === "from" ? "to" : "from";
-    const evidence = (e) => `p ${number(e.p)}, weight ${e.weight.toFixed(2)}`;
+    const remark = (e) => (e.verdict?.startsWith("a ") ? `, ${e.verdict}` : e.status === "untestable" ? ", untestable" : "");
+    const evidence = (e) => ("p" in e ? `p ${pValue(e.p)}, ` : "") + `weight ${e.weight.toFixed(2)}` + remark(e);
     const rows = incident.map((n) => row(edges[n][other] + (other === "to" ? "′" : ""), evidence(edges[n])));
     describe(side === "from" ? `Effects of ${name}` : `Causes of ${name}′`, rows, incident);
   };
-  for (const [n, path] of paths) {
+  for (const path of all("path", svg)) {
+    const n = +path.dataset.edge;
     path.addEventListener("pointerenter", () => describeEdge(n));
     path.addEventListener("pointerleave", clear);
     path.addEventListener("click", () => { pinned = () => describeEdge(n); pinned(); });
@@ -113,7 +119,7 @@ for (const box of all(".graph")) {
   const slider = box.querySelector("input[type=range]"), output = box.querySelector("output");
   slider?.addEventListener("input", () => {
     output.textContent = (+slider.value).toFixed(2);
-    for (const [n, path] of paths) path.classList.toggle("weak", edges[n].weight < +slider.value);
+    for (const path of all("path", svg)) path.classList.toggle("weak", edges[path.dataset.edge].weight < +slider.value);
   });
 }
 

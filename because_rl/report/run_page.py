@@ -1,108 +1,224 @@
-"""The page of one run: its causal graph, its learning curves, its success beside the behaviour and the oracle."""
+"""The page of one run: success beside the behaviour and the oracle, films of its policy, its graph and its models."""
 
 from __future__ import annotations
 
-import io
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from matplotlib.figure import Figure
-
-from because_rl.graph import Graph
 from because_rl.io import write_text
-from because_rl.report.graph_figure import draw_graph, save
-from because_rl.report.markup import Html, document, table, tag
-
-BLUE, GREY, GREEN = "#2b6cb0", "#a0aec0", "#2f855a"
-
-
-def draw_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
-    """Loss against steps, one panel per stage and one line per seed; `metrics` are the rows of metrics.jsonl."""
-    stages = list(dict.fromkeys(row["stage"] for row in metrics))
-    figure = Figure(figsize=(3.2 * len(stages), 2.8), layout="constrained")
-    for n, stage in enumerate(stages):
-        axes = figure.add_subplot(1, len(stages), n + 1)
-        rows = [row for row in metrics if row["stage"] == stage]
-        losses = np.array([row["loss"] for row in rows], float)
-        axes.plot([row["step"] for row in rows], losses, color=BLUE, alpha=0.5, linewidth=1.2, marker=".")
-        axes.set(title=stage, xlabel="steps")
-        if n == 0:
-            axes.set_ylabel("loss")
-        axes.grid(True, color="#e2e8f0", linewidth=0.8)
-    return figure
+from because_rl.report.charts import legend, line, mark, plot, scene_strip
+from because_rl.report.graph_svg import explore
+from because_rl.report.grid_data import Grid, Rate, Result
+from because_rl.report.heat_table import SPLIT_WORDS
+from because_rl.report.markup import Html, document, fold, join, percent, table, tag
+from because_rl.report.model_pages import curves_view, energy_view, graph_score, missing_list, view
+from because_rl.report.task_page import DESCRIPTIONS, film_figure, interval
 
 
-def draw_success(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """One bar per policy and split with its 95% interval; rows have policy, split, success, low95 and high95."""
-    splits = list(dict.fromkeys(row["split"] for row in rows))
-    names = list(dict.fromkeys(row["policy"] for row in rows))
-    figure = Figure(figsize=(5.6, 3.0), layout="constrained")
-    axes = figure.add_subplot()
-    width = 0.8 / len(names)
-    for k, name in enumerate(names):
-        colour = {"behaviour": GREY, "oracle planner": GREEN}.get(name, BLUE)
-        by_split = {row["split"]: row for row in rows if row["policy"] == name}
-        places = [n + (k - (len(names) - 1) / 2) * width for n, split in enumerate(splits) if split in by_split]
-        shown = [by_split[split] for split in splits if split in by_split]
-        heights = [row["success"] for row in shown]
-        errors = [
-            [max(0.0, s["success"] - s["low95"]) for s in shown],
-            [max(0.0, s["high95"] - s["success"]) for s in shown],
-        ]
-        axes.bar(places, heights, width * 0.9, yerr=errors, color=colour, label=name, capsize=3)
-        for x, height in zip(places, heights, strict=True):
-            axes.annotate(f"{height:.2f}", (x, 0.03), ha="center", color="white", fontsize=9)
-    axes.set(ylim=(0, 1.05), ylabel="success", xticks=range(len(splits)), xticklabels=[f"split {s}" for s in splits])
-    axes.legend(frameon=False, fontsize=9, ncols=len(names), loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return figure
+@dataclass(frozen=True)
+class RunReport:
+    """The content of a run's page."""
+
+    title: str
+    grid: Grid
+    """a grid of one method on one dataset: results by split, oracle, behaviour, graph, curves, maps, films"""
+    facts: Sequence[tuple[str, str]] = ()
+    """(quantity, its value in words), for the overview"""
+    seeds: Sequence[int] = ()
+    film_notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """task -> why a film is not there"""
+    accuracy: Sequence[Mapping[str, Any]] = ()
+    """the rows of `evaluation.held_out.held_out_accuracy`; empty where there is no world model"""
+    uncertainty: Mapping[str, float] = field(default_factory=dict)
+    """the result of `evaluation.held_out.held_out_uncertainty`"""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """title -> plain data, shown as JSON"""
 
 
-def write_page(
-    folder: Path,
-    title: str,
-    graph: Graph | None,
-    metrics: Sequence[Mapping[str, Any]],
-    success: Sequence[Mapping[str, Any]],
-    provenance: str,
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-) -> Path:
-    """Write ``index.html``, a page without other files, and its figures as SVG and PNG into `folder`.
-
-    `metrics` are the rows of metrics.jsonl, `success` rows for `draw_success`, `provenance` is shown as it is, and
-    `tables` has rows by the title of their table. Returns the path of the page.
-    """
-    pictures: dict[str, tuple[Figure, str]] = {}
-    if success:
-        pictures["success"] = (
-            draw_success(success),
-            "Success. The oracle is the same planner with the simulator as its model.",
-        )
-    if graph is not None:
-        pictures["graph"] = draw_graph(graph, title), "Causal graph: the edges that the world model may use."
-    if metrics:
-        pictures["curves"] = draw_curves(metrics), "Learning curves, one line per seed."
-    parts = []
-    for name, (figure, caption) in pictures.items():
-        for suffix in ("svg", "png"):
-            save(figure, folder / f"{name}.{suffix}")
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg")
-        svg = buffer.getvalue()
-        parts.append(tag("figure", Html(svg[svg.index("<svg") :]), tag("figcaption", caption), class_="drawn"))
-    titled = [
-        part
-        for name, rows in (tables or {}).items()
-        if rows
-        for part in (tag("h2", name), table(name, tuple(rows[0]), [tuple(row.values()) for row in rows]))
-    ]
-    rates = [
-        [row["policy"], row["split"], f"{row['success']:.3f}", f"[{row['low95']:.3f}, {row['high95']:.3f}]"]
-        for row in success
-    ]
-    first = table("Success", ("policy", "split", "success", "95%"), rates) if rates else None
-    source = tag("pre", provenance, tabindex=0)
-    page = document(title, tag("h1", title), first, *titled, *parts, tag("h2", "Provenance"), source)
+def write_run_page(folder: Path, run: RunReport) -> Path:
+    """Write ``index.html``, a page without other files, into `folder`; returns its path."""
+    views = {
+        "Overview": _overview(run),
+        "Causal graph": _graph(run.grid),
+        "World model": _world_model(run),
+        "Energy maps": energy_view(run.grid),
+        "Learning": curves_view(run.grid) if run.grid.curves else None,
+        "Provenance": _provenance(run),
+    }
+    ids = ("overview", "graph", "errors", "energy", "learning", "provenance")
+    links = (tag("a", name, href=f"#{id_}") for id_, (name, part) in zip(ids, views.items(), strict=True) if part)
+    page = document(
+        run.title,
+        tag("a", "Skip to content", href="#overview", class_="skip"),
+        tag("header", tag("h1", run.title)),
+        tag("nav", *links, class_="views", aria_label="views"),
+        tag("main", *views.values(), id="main"),
+        scripts=("page.js",),
+    )
     write_text(folder / "index.html", page)
     return folder / "index.html"
+
+
+# Overview ----------------------------------------------------------------------------------------------
+
+
+def _overview(run: RunReport) -> Html:
+    grid = run.grid
+    missing = fold(f"Missing from this page: {len(grid.missing)}", missing_list(grid))
+    results = [grid.one(task) for task in grid.tasks]
+    return view(
+        "overview",
+        "Overview",
+        _cards(run, results),
+        tag("div", *(_split(run, result) for result in results), class_="pair") if results else None,
+        tag("h3", "The run") if run.facts else None,
+        table("The run", ("", ""), [(name, tag("td", words, class_="text")) for name, words in run.facts])
+        if run.facts
+        else None,
+        tag("div", missing, class_="missing") if grid.missing else None,
+    )
+
+
+def _cards(run: RunReport, results: Sequence[Result]) -> Html | None:
+    cards = []
+    for r in results:
+        scenes = f" of {len(r.outcomes[0])} scenes" if r.outcomes else " of the scenes"
+        text = f"{scenes} solved, {SPLIT_WORDS[r.split]} ({r.split}); 95% interval over seeds {_bounds(r.rate)}"
+        cards.append((f"{percent(r.rate.value)}%", text.strip()))
+    for graph in run.grid.graphs:
+        if "score" in graph:
+            score = graph["score"]
+            words = f"of the causal graph: {len(score['missed'])} edges missed, {len(score['false'])} false"
+            cards.append((f"F1 {score['f1']:.2f}", words))
+        else:
+            cards.append((graph_score(graph), "in the causal graph"))
+    if run.uncertainty:
+        held, mixed = (run.uncertainty[name] for name in ("held_out", "mixed"))
+        words = f"uncertainty of the world model on held-out steps; {mixed:.2f} on steps mixed from several"
+        cards.append((f"{held:.2f}", words))
+    if not cards:
+        return None
+    return tag("ul", *(tag("li", tag("b", number), tag("small", words)) for number, words in cards), class_="cards")
+
+
+def _bounds(rate: Rate) -> str:
+    return f"{100 * rate.low:.0f} to {100 * rate.high:.0f}"
+
+
+def _split(run: RunReport, result: Result) -> Html:
+    """Success, scenes and films of one split."""
+    purpose, *by_split = DESCRIPTIONS.get(result.world, ("", "", ""))
+    description = purpose + by_split[result.split == "O"]
+    films = [film_figure(film) for film in run.grid.films.get(result.task, ())]
+    words = SPLIT_WORDS[result.split].capitalize()
+    return tag(
+        "div",
+        tag("h3", f"{words} ({result.split})"),
+        tag("p", description) if description else None,
+        _success(run.grid, result),
+        tag("div", *films, class_="films") if films else None,
+        *(tag("p", note, class_="soft") for note in run.film_notes.get(result.task, ())),
+        _scenes(run, result),
+    )
+
+
+def _success(grid: Grid, result: Result) -> Html:
+    oracle = grid.oracle.get((result.world, result.split))
+    logged = grid.behaviour.get(result.dataset) if result.split == "I" else None
+    rates = [(result.method, result.rate), ("oracle planner", oracle), ("logging policy", logged)]
+    lines = []
+    for name, rate in rates:
+        if rate is None:
+            continue
+        own = rate is result.rate
+        marks = [mark("seed", value) for value in result.per_seed] if own else []
+        marks += [mark("span", rate.low, rate.high - rate.low), mark("dot", rate.value)]
+        lines.append(line(name, marks, percent(rate.value), own, f"{name}: {interval(rate)}"))
+    entries = [("dot", "success", True), ("span", "95% interval", True), ("seed", "one seed", True)]
+    return join([plot(lines, ("0%", "50", "100%")), legend(*entries)])
+
+
+def _scenes(run: RunReport, result: Result) -> Html | None:
+    """One line per seed: which scenes it solved."""
+    if not result.outcomes:
+        return None
+    order = sorted(range(len(result.solved)), key=lambda scene: result.solved[scene])
+    names = run.seeds or range(len(result.outcomes))
+    lines = []
+    for seed, outcomes in zip(names, result.outcomes, strict=True):
+        solved = [float(outcome) for outcome in outcomes]
+        label = f"seed {seed}: {outcomes.count('0')} of {len(outcomes)} scenes failed"
+        lines.append(
+            line(f"seed {seed}", [scene_strip(solved, order)], percent(sum(solved) / len(solved)), label=label)
+        )
+    text = f"The {len(order)} scenes of the evaluation, the hardest on the left; failed ones are red."
+    return fold("Scene by scene", tag("p", text, class_="soft"), plot(lines, ("hard", "easy")))
+
+
+# The models --------------------------------------------------------------------------------------------
+
+
+def _graph(grid: Grid) -> Html | None:
+    if not grid.graphs:
+        return None
+    text = (
+        "Which factors the next value of each factor depends on, as discovered in the logged data. The world model "
+        "uses these edges and no others."
+    )
+    return view("graph", "Causal graph", tag("p", text), *map(explore, grid.graphs))
+
+
+def _world_model(run: RunReport) -> Html | None:
+    """How well each factor is predicted on held-out episodes."""
+    if not run.accuracy:
+        return None
+    lines, measures = [], {row["measure"] for row in run.accuracy}
+    for row in run.accuracy:
+        value, unchanged = row["value"], row["unchanged"]
+        if value is None:
+            lines.append(line(row["factor"], [], "constant", label="never changes in the held-out episodes"))
+            continue
+        marks = [mark("ring", unchanged, title=f"no change: {unchanged:.3f}")]
+        marks += [mark("seed", seed) for seed in row["per_seed"]] + [mark("dot", value)]
+        label = f"{row['factor']}, {row['measure']}: {value:.3f}; if nothing changed {unchanged:.3f}"
+        lines.append(line(row["factor"], marks, f"{round(value, 3) + 0.0:.3f}", True, label))
+    text = (
+        f"One-step predictions on {run.accuracy[0]['rows']:,} steps of held-out episodes, which no network was trained "
+        "on. " + " ".join(_MEASURES[name] for name in sorted(_MEASURES) if name in measures)
+    )
+    if run.uncertainty:
+        text += (
+            f" Uncertainty, from 0 to 1: {run.uncertainty['held_out']:.2f} on these steps and "
+            f"{run.uncertainty['mixed']:.2f} on steps whose parts come from several, where it should be larger."
+        )
+    entries = [("dot", "mean over seeds", True), ("seed", "one seed", True)]
+    entries.append(("ring", "a model that predicts no change", False))
+    charts = plot(lines, ("0", "0.5", "1")), legend(*entries)
+    return view("errors", "World model", tag("h3", "Held-out accuracy, by factor"), tag("p", text), *charts)
+
+
+_MEASURES = {
+    "predicted correctly": "Discrete factors: the share of steps predicted correctly.",
+    "change predicted (R²)": "Continuous factors: the explained share of the variance of the change (R²).",
+}
+
+
+# Provenance --------------------------------------------------------------------------------------------
+
+
+def run_settings(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run.json says of settings and origin, by title."""
+    return {
+        "Settings of the method": record["config"],
+        "Factors": record["factors"],
+        "Data and seeds": {name: record[name] for name in ("dataset", "data_sha256", "seeds", "rounds", "chunk")},
+        "Revision, machine and versions": record["provenance"],
+    }
+
+
+def _provenance(run: RunReport) -> Html:
+    parts = [fold(title, tag("pre", json.dumps(value, indent=1), tabindex=0)) for title, value in run.settings.items()]
+    return view("provenance", "Provenance", *parts)

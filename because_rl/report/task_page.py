@@ -110,10 +110,11 @@ def _films(grid: Grid, task: str) -> Html:
     films = list(dict.fromkeys(grid.films.get(task, ())))
     if not films:
         return tag("p", "Pictures are missing: ", tag("code", "because report RESULTS --pictures 600"), class_="soft")
-    return tag("div", *(_film(film) for film in films), class_="films")
+    return tag("div", *(film_figure(film) for film in films), class_="films")
 
 
-def _film(film: Film) -> Html:
+def film_figure(film: Film) -> Html:
+    """A film with its player and caption."""
     last = film.picture.frames - 1
     player = tag(
         "div",

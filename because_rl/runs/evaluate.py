@@ -15,6 +15,7 @@ import numpy as np
 
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
+from because_rl.evaluation.policy_films import keep_episodes
 from because_rl.evaluation.rollout import evaluate, summarise
 from because_rl.io import write_json
 from because_rl.provenance import provenance
@@ -90,7 +91,7 @@ def _evaluate(folder: Path, splits: str, episodes: int, spurious: int, tick: Tic
     for number in range(1, record["rounds"] + 1):
         agent = load_agent(folder, number)
         for split in splits:
-            results[split].append(evaluate_agent(agent, record, split, episodes, spurious, processes, tick))
+            results[split].append(evaluate_agent(agent, record, split, episodes, spurious, processes, tick, keep=True))
     return results
 
 
@@ -102,15 +103,18 @@ def evaluate_agent(
     spurious: int,
     processes: int = 1,
     tick: Callable[[], None] = lambda: None,
+    keep: bool = False,
 ) -> dict[str, Any]:
     """Success of an agent in the world of its run; `record` is what `read_run` returns.
 
     The result holds the summary over seeds and, as "outcomes", a string of 0 and 1 per seed: the scenes that it solved.
+    With `keep` it also holds the actions of a solved episode and of a failed one ("episodes_kept"), to be filmed.
     """
     outcome = evaluate(agent, record["world"], split, episodes, spurious, processes=processes, tick=tick)
     result = {key: record[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
     solved = ["".join("01"[int(success)] for success in row) for row in outcome.success]
-    return result | summarise(outcome) | {"outcomes": solved}
+    kept = {"episodes_kept": keep_episodes(outcome)} if keep else {}
+    return result | summarise(outcome) | {"outcomes": solved} | kept
 
 
 def final_and_best(rounds: list[dict[str, Any]]) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def fit(
             mask=mask,
         )
         result = _result(folder, dataset, mask) | {"data": asked["data"], "stages": trained["stages"]}
-        result["report"] = str(write_fit_page(folder, mask, result))
+        result["report"] = str(write_fit_page(folder, result))
         result["seconds"] = round(time.monotonic() - begin, 1)
         write_json(folder / FIT, {"asked": asked, "result": result, "provenance": provenance()})
     return {"folder": str(folder)} | result

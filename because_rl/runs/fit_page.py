@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from because_rl.discovery.mask import CausalMask
-from because_rl.report.run_page import write_page
+from because_rl.io import read_json
+from because_rl.report.grid_data import Curves, Grid
+from because_rl.report.run_page import RunReport, run_settings, write_run_page
 from because_rl.runs.folder import read_metrics, read_run
 
 
-def write_fit_page(folder: Path, mask: CausalMask | None, result: Mapping[str, Any]) -> Path:
+def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
     """Write ``report/index.html`` in the folder of a fit; returns its path."""
-    run = read_run(folder / "run")
-    tables = {"Overview": [{"": name, " ": value} for name, value in overview(result)]}
-    tables["Held-out accuracy, by factor"] = accuracy_rows(result["accuracy"])
-    if mask is not None:
-        tables["Edges"] = edge_rows(mask)
-    settings = json.dumps({"config": run["config"], "provenance": run["provenance"]}, indent=1)
-    graph = None if mask is None else mask.graph
-    title = f"{result['data']}, {len(run['seeds'])} seed{'s' * (len(run['seeds']) > 1)}"
-    return write_page(folder / "report", title, graph, read_metrics(folder / "run"), [], settings, tables)
+    run, graph, metrics = read_run(folder / "run"), folder / "graph" / "graph.json", read_metrics(folder / "run")
+    grid = Grid(
+        folder.resolve().name,
+        [],
+        graphs=[read_json(graph)] if graph.exists() else [],
+        curves=[Curves.from_metrics(run["method"], result["data"], metrics)] if metrics else [],
+    )
+    page = RunReport(
+        str(result["data"]),
+        grid,
+        facts=overview(result),
+        seeds=run["seeds"],
+        accuracy=result["accuracy"],
+        uncertainty=result["uncertainty"],
+        settings=run_settings(run),
+    )
+    return write_run_page(folder / "report", page)
 
 
 def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -56,16 +64,6 @@ def accuracy_rows(accuracy: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]
         | {"worst seed": "" if row["value"] is None else _short(min(row["per_seed"]))}
         | {"if nothing changed": "" if row["unchanged"] is None else _short(row["unchanged"])}
         for row in accuracy
-    ]
-
-
-def edge_rows(mask: CausalMask) -> list[dict[str, str]]:
-    """One row for each edge that is kept, by all the data or by a batch of them."""
-    return [
-        {"cause": e["from"], "effect": f"next {e['to']}", "verdict": e["status"], "p": f"{e['p']:.2g}"}
-        | {"effect size": f"{e['effect']:.3f}", "weight": f"{e['weight']:.2f}"}
-        for e in mask.rows()
-        if e["weight"] > 0
     ]
 
 

@@ -6,6 +6,7 @@
     agent/               the trained agent (see `training.saved`), which needs nothing else in this folder
     round-<k>/           the agent as it was after round k, for training in several rounds
     evaluation-<split>.json   written by `evaluate_run`
+    pictures/            films that `report_run` drew
 
 Other settings, data or seeds are refused; the same ones continue the run.
 """

@@ -28,6 +28,7 @@ from because_rl.runs.folder import (
     is_part,
     open_run,
     read_history,
+    read_run,
     write_metrics,
 )
 from because_rl.runs.tensorboard import write_events
@@ -144,6 +145,20 @@ def load_agent(folder: Path, number: int | None = None) -> Agent:
     record = finished_run(folder)
     rounds = record["rounds"]
     return registry.load_agent(agent_folder(Path(folder), rounds if number is None else number, rounds))
+
+
+def load_run_data(folder: Path, root: Path | None = None) -> Transitions:
+    """The dataset that a run was trained on, which is looked up under `root`."""
+    record = read_run(folder)
+    data = load(record["dataset"], root, FactorSpec.from_dict(record["factors"]))
+    data = replace(data, horizon=record["horizon"])
+    if data.sha256() != record["data_sha256"]:
+        raise BecauseError(
+            f"Dataset {record['dataset']} is not what the run in {folder} was trained on.",
+            need="the same transitions.",
+            fix="collect it again with its own recipe and seed, or train a new run on this one.",
+        )
+    return data
 
 
 def load_for_training(

@@ -31,7 +31,9 @@ def test_train_evaluate_and_report(root, tmp_path):
     page = json.loads(because("report", result["run"], "-o", tmp_path / "page", "--json", root=root).stdout)
     assert [(row["policy"], row["split"]) for row in page["success"]] == [("behaviour", "I"), ("ccil", "I")]
     assert page["success"][1]["success"] == scored["success"]
-    assert (tmp_path / "page" / "index.html").read_text().count("<svg") == 2
+    printed = because("report", result["run"], "-o", tmp_path / "page", root=root).stdout
+    assert printed.splitlines()[-1] == page["page"] == str(tmp_path / "page" / "index.html")
+    assert "Learning curves" in (tmp_path / "page" / "index.html").read_text()
 
 
 @pytest.mark.slow

@@ -1,29 +1,178 @@
-"""The page of a run holds what the run's files say."""
+"""The page of a run shows what it is given, as text, leaves out what is not there, and works in a browser."""
+
+import io
+import re
 
 import numpy as np
+import pytest
+from PIL import Image
 
-from because_rl.graph import Graph
-from because_rl.report.run_page import write_page
+from because_rl.evaluation.energy_map import EnergyMap
+from because_rl.evaluation.scenes import Picture
+from because_rl.report.grid_data import Curves, Film, Grid, Maps, Rate, Result
+from because_rl.report.run_page import RunReport, write_run_page
+from tests.chromium import CHROMIUM, Browser
 
-
-def test_page_shows_graph_curves_and_success(tmp_path):
-    graph = Graph.from_parents(("a", "b"), {"a": ("a",), "b": ("a", "b")})
-    metrics = [{"stage": s, "step": n, "loss": [1.0 / n, 2.0 / n]} for s in ("world", "energy") for n in (1, 2, 3)]
-    success = [
-        {"policy": "behaviour", "split": "I", "success": 0.425, "low95": 0.36, "high95": 0.49},
-        {"policy": "because", "split": "I", "success": 0.965, "low95": 0.9, "high95": 1.0},
-        {"policy": "because", "split": "O", "success": 0.94, "low95": 0.88, "high95": np.float64(0.99)},
-    ]
-    page = write_page(tmp_path, "because on <data>", graph, metrics, success, '{"seeds": [0, 1]}')
-    text = page.read_text()
-    assert text.count("<svg") == 3
-    assert "0.965" in text
-    assert "because on &lt;data&gt;" in text
-    assert "http" not in text.replace("http://www.w3.org", "").replace("https://matplotlib.org", "").replace(
-        "http://purl.org", ""
-    ).replace("http://creativecommons.org", "")  # names of formats, not things to load
-    assert {f.name for f in tmp_path.glob("*.png")} == {"success.png", "graph.png", "curves.png"}
+NAME = "<b>x</b>"
+"""A factor whose name would be markup if it were not escaped."""
 
 
-def test_page_of_a_run_without_evaluation(tmp_path):
-    assert "<svg" not in write_page(tmp_path, "new", None, [], [], "{}").read_text()
+def picture(frames=3):
+    data = io.BytesIO()
+    Image.effect_noise((40, 30 * frames), 50).convert("RGB").save(data, "WEBP")
+    return Picture(data.getvalue(), frames, True)
+
+
+def result(split, outcomes):
+    per_seed = [seed.count("1") / len(seed) for seed in outcomes]
+    rate = Rate(sum(per_seed) / len(per_seed), 0.25, 1.0)
+    return Result(
+        "because", f"unlock-{split}-medium", "unlock", split, "medium", "d", 1, rate, per_seed, outcomes, (), ()
+    )
+
+
+def edge(source, target, status, weight, **more):
+    return {"from": source, "to": target, "status": status, "weight": weight, "p": 1e-9, "effect": 0.5} | more
+
+
+GRAPH = {
+    "dataset": "d",
+    "inputs": [NAME, "y", "push"],
+    "targets": [NAME, "y"],
+    "edges": [
+        edge(NAME, NAME, "forced", 1.0, p=0.0),
+        edge("y", NAME, "untestable", 1.0, why="y is <i>constant</i>"),
+        edge("push", NAME, "no edge", 0.25, p=0.02),
+        edge(NAME, "y", "no edge", 0.0, p=0.7),
+        edge("y", "y", "forced", 1.0),
+        edge("push", "y", "edge", 0.75),
+    ],
+    "settings": {"test": "gtest", "threshold": 0.002, "n": 100},
+    "score": {"f1": 0.8, "missed": [[NAME, "y"]], "false": [["push", "y"]]},
+}
+FACTORS = [
+    {"factor": NAME, "type": "binary", "measure": "predicted correctly", "value": 0.95}
+    | {"per_seed": [0.9, 1.0], "unchanged": 0.5, "rows": 123},
+    {"factor": "y", "type": "continuous", "measure": "change predicted (R²)", "value": -0.25}
+    | {"per_seed": [-0.25, -0.25], "unchanged": 0.0, "rows": 123},
+    {"factor": "z", "type": "continuous", "measure": "change predicted (R²)", "value": None}
+    | {"per_seed": [], "unchanged": None, "rows": 123},
+]
+
+
+def make_report(**changes):
+    """A run that has everything; `changes` replace fields of the grid, or of the report."""
+    metrics = [{"stage": s, "step": n, "loss": [1 / n, None]} for s in ("world", "energy") for n in (1, 2, 3)]
+    steps = np.eye(3, dtype=int)
+    energy_map = EnergyMap("Moving", "", "", np.arange(3.0), np.arange(3.0), 1.0 - steps, steps, {})
+    results = [result("I", ["1101", "1001"]), result("O", ["1111", "1111"])]
+    grid = {
+        "results": results,
+        "oracle": {("unlock", split): Rate(0.875, 0.8, 0.9) for split in "IO"},
+        "behaviour": {"d": Rate(0.425, 0.36, 0.49)},
+        "graphs": [GRAPH],
+        "curves": [Curves.from_metrics("because", "d", metrics)],
+        "maps": [Maps("d", 2, "abc", "2026-01-01", [energy_map])],
+        "films": {results[0].task: [Film("Solved: scene 0.", picture()), Film("Failed: scene 2.", picture())]},
+        "missing": [("nothing much", "because help")],
+    }
+    report = {
+        "facts": [("data", NAME)],
+        "seeds": (3, 5),
+        "film_notes": {results[1].task: ["Every seed solved all 4 scenes: there is no failure to show."]},
+        "accuracy": FACTORS,
+        "uncertainty": {"held_out": 0.1, "mixed": 0.6},
+        "settings": {"Settings of the method": {"hidden": 8, "x": "</pre><script>alert(1)</script>"}},
+    }
+    grid |= {name: value for name, value in changes.items() if name in grid}
+    report |= {name: value for name, value in changes.items() if name in report}
+    return RunReport("because on <data>", Grid("run", focus="because", **grid), **report)
+
+
+def views(text):
+    return re.findall(r'<a href="#(\w+)">', text)
+
+
+def test_page_shows_success_films_graph_models_and_settings(tmp_path):
+    text = write_run_page(tmp_path, make_report()).read_text()
+    assert [file.name for file in tmp_path.iterdir()] == ["index.html"]
+    assert views(text) == ["overview", "graph", "errors", "energy", "learning", "provenance"]
+    for shown in ("62.5%", "because: 62.5% [25.0, 100.0]", "oracle planner: 87.5%", "logging policy: 42.5%"):
+        assert shown in text
+    assert text.count('class="film"') == 2
+    assert "there is no failure to show" in text
+    assert "seed 5: 2 of 4 scenes failed" in text
+    kinds = re.findall(r'<path class="(\w+)" data-edge', text)
+    assert sorted(kind for kind in kinds if kind != "hit") == sorted(
+        ["forced", "forced", "untestable", "unstable", "missed", "false"]
+    )
+    assert "1 that these data cannot test" in text
+    assert "1 that only parts of the data support" in text
+    assert "p &lt; 1e-300" in text  # not p = 0
+    assert "y, change predicted (R²): -0.250; if nothing changed 0.000" in text
+    assert "123 steps of held-out episodes" in text
+    assert "d, Moving: where logged 0.00, elsewhere 1.00" in text
+    assert text.count('viewBox="0 0 100 60"') == 2  # a curve for each stage
+    assert "hidden&quot;: 8" in text
+    assert 'src="http' not in text
+    assert "url(http" not in text
+
+
+def test_names_and_settings_are_text(tmp_path):
+    text = write_run_page(tmp_path, make_report()).read_text()
+    for markup in (NAME, "<i>constant", "<script>alert", "on <data>"):
+        assert markup not in text
+    assert "&lt;b&gt;x&lt;/b&gt;" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"results": []}, ["overview", "graph", "errors", "energy", "learning", "provenance"]),
+        ({"accuracy": [], "uncertainty": {}, "maps": []}, ["overview", "graph", "learning", "provenance"]),
+        ({"graphs": [], "curves": []}, ["overview", "errors", "energy", "provenance"]),
+    ],
+    ids=["evaluation", "model", "graph"],
+)
+def test_parts_that_a_run_lacks_are_left_out(tmp_path, changes, shown):
+    text = write_run_page(tmp_path, make_report(**changes)).read_text()
+    assert views(text) == shown
+    assert re.findall(r'<section class="view" id="(\w+)"', text) == shown
+
+
+def test_a_graph_without_evidence_is_drawn(tmp_path):
+    """Older runs kept only the weights of their edges."""
+    bare = [{name: e[name] for name in ("from", "to", "status", "weight")} for e in GRAPH["edges"]]
+    graph = {"dataset": "d", "inputs": GRAPH["inputs"], "targets": GRAPH["targets"], "edges": bare}
+    text = write_run_page(tmp_path, make_report(graphs=[graph])).read_text()
+    assert "y → &lt;b&gt;x&lt;/b&gt;′: weight 1.00" in text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+def test_browser(tmp_path):
+    """Phone and desktop, dark and light; films play, and an edge shows its evidence by mouse, tap and keyboard."""
+    page = write_run_page(tmp_path, make_report())
+    shown, panel = "document.querySelector('.view.shown').id", "document.querySelector('.edge-details').innerText"
+    with Browser(tmp_path / "profile") as browser:
+        for width, dark in ((360, True), (1280, False)):
+            browser.open(f"file://{page}", width=width, dark=dark)
+            for name in views(page.read_text()):
+                browser.click(f"nav.views a[href='#{name}']")
+                browser.wait(f"{shown} === '{name}'")
+                assert browser.js("document.documentElement.scrollWidth") <= width, name
+        browser.js("location.hash = 'overview'")
+        browser.click(".player button")
+        browser.wait("document.querySelector('.film').style.objectPosition.endsWith(' 100%')")
+        browser.js("location.hash = 'graph'")
+        browser.point(".graph path.unstable")
+        browser.wait(f"{panel}.includes('0.02')")
+        browser.click(".graph path.false")
+        browser.point("h1")
+        browser.wait(f"{panel}.includes('a false edge')")  # stays after a tap
+        browser.js("document.querySelector('.graph .scroll').focus()")
+        browser.press("Tab")
+        assert browser.js(panel).startswith(f"Effects of {NAME}")
+        assert "p < 1e-300" in browser.js(panel)
+        assert browser.js("document.querySelectorAll('main b b, main i i').length") == 0
+        assert browser.problems == []
+        assert all(address.startswith(("file:", "data:")) for address in browser.asked)
