@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from because_rl.datasets.load import load
+from because_rl.datasets.paths import current_id
 from because_rl.factors import FactorSpec
 from because_rl.graph import Graph
 from because_rl.io import read_arrays, read_json
@@ -25,7 +26,7 @@ def report_run(folder: Path, output: Path, root: Path | None = None, oracle: Pat
     """
     run = read_run(folder)
     factors = FactorSpec.from_dict(run["factors"])
-    data = load(run["dataset"], root, factors)
+    data = load(current_id(run["dataset"]), root, factors)
     graph = None
     if (folder / "mask.npz").exists():
         weights = read_arrays(folder / "mask.npz")["weights"]

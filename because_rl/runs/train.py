@@ -10,7 +10,7 @@ from typing import Any
 
 from because_rl.algorithms.registry import make_method
 from because_rl.datasets.load import load
-from because_rl.datasets.paths import home_folder
+from because_rl.datasets.paths import current_id, home_folder, short_name
 from because_rl.discovery.regression.threads import one_blas_thread
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
@@ -89,8 +89,7 @@ def train(
         "chunk": chunk,
         "rounds": rounds,
     }
-    short_name = data.name.removeprefix("because/").removesuffix("-v0")
-    folder = Path(folder or home_folder(root) / "runs" / f"{method}-{short_name}")
+    folder = Path(folder or home_folder(root) / "runs" / f"{method}-{short_name(data.name)}")
     with exclusive(folder.parent / f".{folder.name}.lock", f"training in {folder}"), one_blas_thread():
         record = open_run(folder, description, resume)
         seconds_before = record["seconds"]  # up to the last checkpoint before the run was stopped
@@ -138,7 +137,7 @@ def load_agent(folder: Path, root: Path | None = None, number: int | None = None
     Trains nothing; reads only the run and its dataset, which is looked up under `root`.
     """
     record = finished_run(folder)
-    data = load(record["dataset"], root, FactorSpec.from_dict(record["factors"]))
+    data = load(current_id(record["dataset"]), root, FactorSpec.from_dict(record["factors"]))
     data = replace(data, horizon=record["horizon"])
     if data.sha256() != record["data_sha256"]:
         raise BecauseError(
