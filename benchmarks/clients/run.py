@@ -84,7 +84,7 @@ def clients(
 
 
 def _d3rlpy(world: str, steps: int, episodes: int, root: Path) -> Row:
-    """`get_minari`, an algorithm for the world's actions, and two episodes in the environment that came with the data."""
+    """`get_minari`, an algorithm for the actions of the world, and two episodes in the environment of the data."""
     recipe = Recipe.parse(f"{world}-medium", episodes)
     collect(recipe, root, workers=1)
     datasets = {"MINARI_DATASETS_PATH": str(home_folder(root) / "datasets")}
