@@ -124,6 +124,9 @@ def test_an_episode_is_truncated_once_at_its_horizon(world):
         assert (reward, ends) == (other_reward, other_ends) == (0.0, [False, step == alone.horizon])
         assert all(np.array_equal(observation[key], other[key]) for key in other)
         assert info["steps"] == step
+        goals = observation["achieved_goal"], observation["desired_goal"]
+        assert alone.compute_truncated(*goals, info) == ends[1]
+        assert alone.compute_truncated(*(goal[None] for goal in goals), [info]).tolist() == [ends[1]]
     with pytest.raises(BecauseError, match="after the episode ended"):
         env.step(action)
     env.close()
