@@ -7,7 +7,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 ROOT   ?= demo
-export MUJOCO_GL ?= egl
 # Worlds and learners are small: threads inside BLAS only get in each other's way.
 export OMP_NUM_THREADS ?= 1
 # Commands and tests start many processes: without compiled modules each would spend seconds on imports.

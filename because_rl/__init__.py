@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # for type checkers, what `__getattr__` does
     from because_rl.datasets.load import load as load
     from because_rl.discovery.discover import discover as discover
     from because_rl.discovery.mask import CausalMask as CausalMask
+    from because_rl.envs.world import World as World
+    from because_rl.envs.world import get_world as get_world
     from because_rl.errors import BecauseError as BecauseError
     from because_rl.evaluation.task import Evaluation as Evaluation
     from because_rl.evaluation.task import evaluate as evaluate
@@ -74,6 +76,7 @@ _MODULES = {
     "datasets.load": ("load",),
     "discovery.discover": ("discover",),
     "discovery.mask": ("CausalMask",),
+    "envs.world": ("World", "get_world"),
     "errors": ("BecauseError",),
     "evaluation.task": ("Evaluation", "evaluate"),
     "factors": ("Factor", "FactorSpec", "GoalFactor"),

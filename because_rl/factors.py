@@ -232,17 +232,24 @@ class FactorSpec:
         `state` (..., state columns) and `goal` (..., goal columns), NumPy or JAX arrays of any leading shape; returns
         booleans (...), or True where there is no goal factor.
         """
-        done: Any = True
-        for factor in self.goal:
-            have, want = state[..., self[factor.factor].slice], goal[..., factor.slice]
-            if factor.relation == "equal":
-                hit = abs(have - want) <= factor.tolerance
-            elif factor.relation == "at_least":
-                hit = have >= want - factor.tolerance
-            else:
-                hit = have <= want + factor.tolerance
-            done = done & hit.all(-1)
-        return done
+        return _all_hit([(f, state[..., self[f.factor].slice], goal[..., f.slice]) for f in self.goal])
+
+    def achieved_goal(self, state: np.ndarray) -> np.ndarray:
+        """The state columns that the goal is about, in the columns of the goal.
+
+        `state` (..., state columns); returns (..., goal columns).
+
+        >>> spec = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")),
+        ...                   (GoalFactor("lit", 0, 1, "binary", factor="on"),))
+        >>> spec.achieved_goal(np.array([0.3, 1.0]))
+        array([1.])
+        """
+        factors = sorted(self.goal, key=lambda f: f.start)
+        return np.concatenate([state[..., :0], *(state[..., self[f.factor].slice] for f in factors)], axis=-1)
+
+    def satisfied(self, achieved_goal: Any, goal: Any) -> Any:
+        """The same as `reached`, of what `achieved_goal` returns instead of states."""
+        return _all_hit([(f, achieved_goal[..., f.slice], goal[..., f.slice]) for f in self.goal])
 
     def to_dict(self) -> dict[str, Any]:
         """The content of a factor file, which `from_dict` reads back."""
@@ -309,6 +316,20 @@ class FactorSpec:
         head = {key: key for key in rows[0]}
         width = {key: max(len(row[key]) for row in (head, *rows)) for key in head}
         return "\n".join("  ".join(row[key].ljust(width[key]) for key in head).rstrip() for row in (head, *rows))
+
+
+def _all_hit(parts: list[tuple[GoalFactor, Any, Any]]) -> Any:
+    """Whether all goals are reached; each part is a goal factor, what the state has and what the goal wants."""
+    done: Any = True
+    for factor, have, want in parts:
+        if factor.relation == "equal":
+            hit = abs(have - want) <= factor.tolerance
+        elif factor.relation == "at_least":
+            hit = have >= want - factor.tolerance
+        else:
+            hit = have <= want + factor.tolerance
+        done = done & hit.all(-1)
+    return done
 
 
 def pack(*entries: tuple) -> tuple[Factor, ...]:

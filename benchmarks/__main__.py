@@ -211,6 +211,24 @@ def bench_run(
     deliver(result, output, as_json, make_table("Seconds of one experiment", rows, tuple(rows[0])[2:]))
 
 
+@bench.command("clients", epilog="Example: python -m benchmarks clients -o results/worlds/clients.json")
+def bench_clients(
+    steps: Annotated[int, typer.Option(help="Training steps of each client.")] = 1000,
+    episodes: Annotated[int, typer.Option(help="Logged episodes that d3rlpy learns from.")] = 20,
+    root: Root = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """d3rlpy and Stable-Baselines3 on our datasets and worlds, in an environment that has them."""
+    from benchmarks.clients.run import clients
+
+    with progress_bar("Clients", "clients") as report:
+        result = clients(steps, episodes, root, report)
+    shown = ("client", "world", "algorithm", "steps", "mean_return", "shifted", "relabelled_reward", "seconds")
+    rows = [{name.replace("_", " "): row.get(name, "") for name in shown} for row in result["rows"]]
+    deliver(result, output, as_json, make_table("Clients", rows, tuple(rows[0])[3:]))
+
+
 @bench.command("fuzz", epilog="Example: python -m benchmarks fuzz --inputs 20000 -o results/fuzz.json")
 def bench_fuzz(
     inputs: Annotated[int, typer.Option(help="Damaged inputs in all.")] = 20_000,

@@ -5,7 +5,6 @@ import os
 import shutil
 import tempfile
 
-os.environ.setdefault("MUJOCO_GL", "egl")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # beside another worker its threads wait in busy loops
 # Tests run many small programs a few times each: compile them quickly, not well. The last flag is the one that training

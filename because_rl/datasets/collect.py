@@ -196,14 +196,18 @@ def _die_with_parent(parent: int) -> None:
 def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str) -> None:
     """Write the episodes as a Minari dataset, with checksums that `load` verifies."""
     world = world_class(recipe.world)(spurious=recipe.spurious)
-    spec = gymnasium.spec(f"because/{recipe.world.capitalize()}-v0")
+    spec = gymnasium.spec(f"because/{recipe.world.capitalize()}-v1")
     spec.kwargs = {"split": "I", "spurious": recipe.spurious}
     storage = MinariStorage.new(
         folder / "data", observation_space=world.observation_space, action_space=world.action_space, env_spec=spec
     )
     minari_episodes: list[dict[str, Any]] = [
         {
-            "observations": {"goal": episode["goal"], "state": episode["state"]},
+            "observations": {
+                "achieved_goal": world.factors.achieved_goal(episode["state"]),
+                "desired_goal": episode["goal"],
+                "observation": episode["state"],
+            },
             "actions": episode["action"],
             "rewards": episode["reward"],
             "terminations": episode["terminated"],

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from minari.dataset.minari_storage import MinariStorage
 
-from because_rl.datasets.paths import dataset_path, list_datasets
+from because_rl.datasets.paths import VERSION, current_id, dataset_path, list_datasets, short_name
 from because_rl.datasets.validate import Checker
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -21,11 +21,12 @@ def load(
 ) -> Transitions:
     """Load and validate a dataset. Its horizon is the length of its longest episode.
 
-    `dataset`: an id under `root` (``because/unlock-medium-v0``, or short ``unlock-medium``) or the path of any Minari
+    `dataset`: an id under `root` (``because/unlock-medium-v1``, or short ``unlock-medium``) or the path of any Minari
     dataset folder. `factors`: a spec, or the path of one in JSON or YAML; datasets that this package wrote contain one.
     """
     folder, name = _find_folder(dataset, root)
     metadata = _read_metadata(folder, name)
+    _check_version(metadata, name)
     spec = _choose_spec(factors, metadata, name)
     try:
         storage = MinariStorage.read(folder / "data")
@@ -78,13 +79,15 @@ def _find_folder(dataset: str | Path, root: str | Path | None) -> tuple[Path, st
         return path, path.name
     if (path / "data").is_dir():
         return path, path.name
-    for dataset_id in (str(dataset), f"because/{dataset}-v0"):
+    for dataset_id in (str(dataset), f"because/{dataset}-{VERSION}"):
         try:
             folder = dataset_path(dataset_id, root)
         except BecauseError:
             continue
         if (folder / "data").is_dir():
             return folder, dataset_id
+    if current_id(str(dataset)) != str(dataset):
+        raise _old_version(str(dataset), short_name(str(dataset)))
     known = list_datasets(root)
     raise BecauseError(
         f"There is no dataset {str(dataset)!r}.",
@@ -109,6 +112,21 @@ def _read_metadata(folder: Path, name: str) -> dict[str, Any]:
             f"Dataset {name}: {path} {problem}.", need="the metadata that Minari writes.", fix="collect it again."
         )
     return metadata
+
+
+def _check_version(metadata: dict[str, Any], name: str) -> None:
+    """Refuse a dataset that an earlier version of this package collected."""
+    own, dataset_id = metadata.get("because", {}), str(metadata.get("dataset_id"))
+    if "recipe" in own and current_id(dataset_id) != dataset_id:
+        raise _old_version(name, short_name(dataset_id))
+
+
+def _old_version(name: str, short: str) -> BecauseError:
+    return BecauseError(
+        f"Dataset {name} is of an earlier version of because-rl, with observations of another form.",
+        need=f"because/{short}-{VERSION}, which has the same transitions.",
+        fix=f"collect it again: 'because collect {'-'.join(short.split('-')[:2])}', with the options it was made with.",
+    )
 
 
 def _choose_spec(factors: FactorSpec | str | Path | None, metadata: dict[str, Any], name: str) -> FactorSpec:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from because_rl.errors import BecauseError
 
+VERSION = "v1"
+"""Of the datasets that this package collects; in v0, observations had other names."""
+
 
 def home_folder(root: str | Path | None = None) -> Path:
     """The folder that holds datasets and runs: `root` if given, else ``$BECAUSE_HOME``, else ``~/.because-rl``."""
@@ -21,9 +24,27 @@ def dataset_path(dataset_id: str, root: str | Path | None = None) -> Path:
         raise BecauseError(
             f"Got the dataset id {dataset_id!r}.",
             need="letters, digits, '_' and '-', with '/' between namespace and name.",
-            fix="for example because/unlock-medium-v0.",
+            fix="for example because/unlock-medium-v1.",
         )
     return home_folder(root) / "datasets" / dataset_id
+
+
+def short_name(dataset_id: str) -> str:
+    """The id without our namespace and without its version.
+
+    >>> short_name("because/unlock-medium-v1"), short_name("because/unlock-medium-x4-v0"), short_name("own/log-v0")
+    ('unlock-medium', 'unlock-medium-x4', 'own/log')
+    """
+    return re.sub(r"^because/|-v\d+$", "", dataset_id)
+
+
+def current_id(dataset_id: str) -> str:
+    """The id in today's version, for an id in a record: a new version has the same transitions.
+
+    >>> current_id("because/unlock-medium-v0"), current_id("own/log-v0")
+    ('because/unlock-medium-v1', 'own/log-v0')
+    """
+    return re.sub(r"^(because/.+)-v\d+$", rf"\1-{VERSION}", dataset_id)
 
 
 def list_datasets(root: str | Path | None = None) -> list[str]:

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from because_rl.datasets.paths import VERSION, short_name
 from because_rl.envs.behaviour import Behaviour
 from because_rl.envs.spurious import check_level
 from because_rl.envs.tasks import BEHAVIOURS, WORLDS
@@ -28,9 +29,9 @@ class Recipe:
     `coverage` is for unlock only: the share of episodes that try the door first.
 
     >>> Recipe.parse("unlock-medium").id
-    'because/unlock-medium-v0'
+    'because/unlock-medium-v1'
     >>> Recipe.parse("unlock-medium", seed=3, coverage=0.05).id
-    'because/unlock-medium-q005-seed3-v0'
+    'because/unlock-medium-q005-seed3-v1'
     """
 
     world: str
@@ -55,9 +56,9 @@ class Recipe:
 
     @classmethod
     def parse(cls, name: str, episodes: int | None = None, **settings: Any) -> Recipe:
-        """From ``unlock-medium`` (or the id ``because/unlock-medium-v0``) and the other fields; `episodes` defaults to
+        """From ``unlock-medium`` (or the id ``because/unlock-medium-v1``) and the other fields; `episodes` defaults to
         the world's."""
-        world, _, behaviour = name.removeprefix("because/").removesuffix("-v0").partition("-")
+        world, _, behaviour = short_name(name).partition("-")
         if world not in WORLDS or behaviour not in BEHAVIOURS:
             raise BecauseError(
                 f"There is no dataset recipe {name!r}.",
@@ -78,7 +79,7 @@ class Recipe:
             parts.append(f"n{self.episodes}")
         if self.seed != 0:
             parts.append(f"seed{self.seed}")
-        return "because/" + "-".join(parts) + "-v0"
+        return f"because/{'-'.join(parts)}-{VERSION}"
 
     @property
     def key(self) -> str:

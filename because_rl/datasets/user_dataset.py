@@ -63,7 +63,7 @@ def write_dataset(log: Log, folder: Path) -> None:
     """Write a log that `prepare_log` returned as a Minari dataset, with the checksums that `load` verifies."""
     assert log.factors is not None
     checker = _make_checker(log, log.factors)
-    episodes = [_as_minari(episode) for episode in log.episodes]
+    episodes = [_as_minari(episode, log.factors) for episode in log.episodes]
     with new_folder(folder) as new:
         storage = MinariStorage.new(
             new / "data", observation_space=checker.observation_space, action_space=checker.action_space
@@ -108,7 +108,7 @@ def _set_goals(log: Log, factors: FactorSpec, goal: Sequence[float] | None) -> L
 def _prepare_episode(log: Log, number: int, factors: FactorSpec, checker: Checker) -> Episode:
     episode = dict(log.episodes[number])
     episode["actions"] = _convert_actions(log, factors, episode["actions"])
-    checked = checker.check_episode(number, _as_minari(episode), factors)
+    checked = checker.check_episode(number, _as_minari(episode, factors), factors)
     if not all(np.isfinite(array).all() for array in checked.values()):
         raise checker.error("a number is too large", "numbers that 32 bits hold, below 3.4e38", number)
     prepared: Episode = {
@@ -137,13 +137,15 @@ def _convert_actions(log: Log, factors: FactorSpec, actions: np.ndarray) -> np.n
     return actions.reshape(len(actions), -1).astype(np.float32)
 
 
-def _as_minari(episode: Episode) -> dict[str, Any]:
-    """The episode in Minari's form, where goals are part of the observations."""
+def _as_minari(episode: Episode, factors: FactorSpec) -> dict[str, Any]:
+    """The episode in Minari's form, where goals are part of the observations, as in goal environments."""
     rest = {name: array for name, array in episode.items() if name not in ("observations", "goals")}
     state = episode["observations"].reshape(len(episode["observations"]), -1)
     if "goals" not in episode:
         return rest | {"observations": state}
-    return rest | {"observations": {"goal": episode["goals"].reshape(len(state), -1), "state": state}}
+    goal = episode["goals"].reshape(len(state), -1)
+    achieved = factors.achieved_goal(state)
+    return rest | {"observations": {"achieved_goal": achieved, "desired_goal": goal, "observation": state}}
 
 
 def _make_checker(log: Log, factors: FactorSpec) -> Checker:
@@ -154,7 +156,8 @@ def _make_checker(log: Log, factors: FactorSpec) -> Checker:
 
     observation: spaces.Space = box("observations")
     if factors.goal:
-        observation = spaces.Dict({"goal": box("goals"), "state": observation})
+        goal = box("goals")
+        observation = spaces.Dict({"achieved_goal": goal, "desired_goal": goal, "observation": observation})
     action: spaces.Space = box("actions")
     if _has_discrete_actions(log, factors):
         action = spaces.Discrete(factors.action_size if factors.codes is None else len(factors.codes))

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from minari.dataset.minari_storage import MinariStorage
 
-from because_rl.datasets.paths import dataset_path
+from because_rl.datasets.paths import VERSION, dataset_path
 from because_rl.datasets.validate import CHECKSUMS, compute_checksums
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -107,7 +107,7 @@ def _find_folder(data: str | Path, root: str | Path | None) -> Path:
     candidates = [path.parent if path.name == "data" else path]
     if re.fullmatch(r"[\w-]+(/[\w-]+)*", str(data)):
         minari = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
-        candidates += [dataset_path(name, root) for name in (str(data), f"because/{data}-v0")]
+        candidates += [dataset_path(name, root) for name in (str(data), f"because/{data}-{VERSION}")]
         candidates.append(Path(minari) / str(data))
     for folder in candidates:
         if (folder / "data").is_dir():

@@ -86,7 +86,7 @@ class Checker:
 
     @property
     def _parts(self) -> dict[str, spaces.Space]:
-        """The spaces of 'state' and, if there are goals, 'goal'; Gymnasium's goal environments name them otherwise."""
+        """The spaces of 'state' and, if there are goals, 'goal', under these names or those of goal environments."""
         space = self.observation_space
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"state": space}
         if "observation" in parts:
@@ -95,7 +95,7 @@ class Checker:
         if not ok or set(parts) - {"state", "goal", "achieved_goal", "desired_goal"}:
             raise self.error(
                 f"the observation space is {space}",
-                "a flat Box or MultiBinary, or a Dict with 'state' (or 'observation') and optionally 'goal'",
+                "a flat Box or MultiBinary, or a Dict with 'observation' and optionally 'desired_goal'",
             )
         if "desired_goal" in parts:
             parts["goal"] = parts.pop("desired_goal")

@@ -94,10 +94,12 @@ class BatchEnv(ABC):
         active = ~(self.terminated | self.truncated)
         self._advance(self.factors.encode_action(actions), active)
         self.steps += 1
-        success = active & self.factors.reached(self.exact_state(), self.exact_goal())
+        observation = self._observe()
+        # Of what is observed, in float32, as in `World`: the reward of a step must follow from its observation.
+        success = active & self.factors.reached(observation.state, observation.goal)
         self.terminated = self.terminated | success
         self.truncated = self.truncated | (active & ~success & (self.steps >= self.horizon))
-        return Step(self._observe(), success.astype(np.float32), self.terminated.copy(), self.truncated.copy())
+        return Step(observation, success.astype(np.float32), self.terminated.copy(), self.truncated.copy())
 
     def random_actions(self, rng: np.random.Generator) -> np.ndarray:
         """Uniformly drawn actions, one per world."""

@@ -49,13 +49,17 @@ class ParallelBatch(BatchEnv):
         try:
             for (_, pipe), request in zip(self._workers, requests, strict=True):
                 pipe.send(request)
-            return [pipe.recv() for _, pipe in self._workers]
+            replies = [pipe.recv() for _, pipe in self._workers]
         except (EOFError, OSError) as error:
             raise BecauseError(
                 f"A process that simulated {self.world.name} has died.",
                 need="every worker process to keep running.",
                 fix="look for its error message above; it may have been killed for lack of memory.",
             ) from error
+        for reply in replies:
+            if isinstance(reply, BecauseError):
+                raise reply
+        return replies
 
     def exact_state(self) -> np.ndarray:
         return self._state.copy()
@@ -88,7 +92,11 @@ def _serve(pipe: Connection, batch_class: type[BatchEnv], split: str, spurious: 
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-    batch = batch_class(split, spurious)
+    try:
+        batch = batch_class(split, spurious)
+    except BecauseError as error:  # the simulator is not installed, for instance
+        pipe.recv()
+        return pipe.send(error)
     while True:
         try:
             command, argument = pipe.recv()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import gymnasium
@@ -20,6 +21,8 @@ SPLITS = ("I", "O")
 class _Entry(NamedTuple):
     episodes: int
     """episodes in the paper's dataset of each behaviour"""
+    horizon: int
+    """steps of an episode, that of the world's class"""
     paper_success: dict[str, float]
     """success rate of each behaviour policy, from the paper's table of behaviours"""
     simulator: str
@@ -28,9 +31,9 @@ class _Entry(NamedTuple):
 
 
 WORLDS = {
-    "lift": _Entry(1000, {"random": 0.24, "medium": 0.60, "expert": 1.00}, "robosuite", slow=True),
-    "unlock": _Entry(200, {"random": 0.21, "medium": 0.46, "expert": 0.87}, "minigrid"),
-    "crash": _Entry(1000, {"random": 0.14, "medium": 0.35, "expert": 0.66}, "highway-env"),
+    "lift": _Entry(1000, 30, {"random": 0.24, "medium": 0.60, "expert": 1.00}, "robosuite", slow=True),
+    "unlock": _Entry(200, 15, {"random": 0.21, "medium": 0.46, "expert": 0.87}, "minigrid"),
+    "crash": _Entry(1000, 30, {"random": 0.14, "medium": 0.35, "expert": 0.66}, "highway-env"),
 }
 
 
@@ -77,16 +80,30 @@ def make_batch(
     return batch_class(name)(split, spurious)
 
 
-def register() -> None:
-    """Make ``gymnasium.make("because/Unlock-v0", split="O", spurious=4)`` work.
+@cache
+def check_simulator(name: str, processes: int = 1) -> None:
+    """Start a world once, as an evaluation with so many `processes` will; raises a `BecauseError` where it cannot run.
 
-    No wrappers are added: the worlds check the order of calls, actions and horizon themselves, and users get
-    the world itself, with ``env.true_graph()`` and ``env.factors``.
+    To be called before a training whose result is to be evaluated in the world.
     """
-    for name in WORLDS:
+    batch = make_batch(name, processes=processes)
+    try:
+        batch.reset([0])
+    finally:
+        batch.close()
+
+
+def register() -> None:
+    """Make ``gymnasium.make("because/Unlock-v1", split="O", spurious=4)`` work.
+
+    Gymnasium adds its `TimeLimit`, and with it ``env.spec.max_episode_steps``; it ends an episode at the step at which
+    the world does. The order of calls and actions are checked by the worlds. `get_world` returns the world itself.
+    """
+    for name, entry in WORLDS.items():
         gymnasium.register(
-            f"because/{name.capitalize()}-v0",
+            f"because/{name.capitalize()}-v1",
             entry_point=f"because_rl.envs.{name}.env:{name.capitalize()}",
+            max_episode_steps=entry.horizon,
             order_enforce=False,
             disable_env_checker=True,
         )
@@ -97,7 +114,7 @@ class Task:
     """World, split of evaluation, and behaviour that collected the training data.
 
     >>> Task.parse("unlock-O-medium").dataset
-    'because/unlock-medium-v0'
+    'because/unlock-medium-v1'
     """
 
     world: str
@@ -110,7 +127,7 @@ class Task:
 
     @property
     def dataset(self) -> str:
-        return f"because/{self.world}-{self.behaviour}-v0"
+        return f"because/{self.world}-{self.behaviour}-v1"
 
     @classmethod
     def parse(cls, name: str) -> Task:

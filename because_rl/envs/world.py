@@ -6,7 +6,9 @@ hidden confounders are in ``info`` for analysis and never in the observation.
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -19,13 +21,16 @@ from because_rl.factors import FactorSpec
 from because_rl.graph import Graph
 
 Hidden = dict[str, Any]
+GoalObservation = dict[str, np.ndarray]
+"""observation (state_size,), achieved_goal and desired_goal (goal_size,), float32"""
 
 
-class World(gym.Env):
+class World(gym.Env[Any, Any]):
     """One goal-conditioned world; `split` is its distribution of scenes, `spurious` the number of spurious channels.
 
-    Observation: ``{"state": (state_size,), "goal": (goal_size,)}``, float32. Reward: 1 on the step
-    that reaches the goal, which ends the episode, else 0. After `horizon` steps it is truncated.
+    Observations follow the convention of goal environments: "observation" is the state, "achieved_goal" the state
+    columns that the goal is about (`FactorSpec.achieved_goal`), "desired_goal" the goal. Reward: 1 on the step that
+    reaches the goal, which ends the episode, else 0. After `horizon` steps it is truncated.
     """
 
     metadata = {  # noqa: RUF012  (Gymnasium declares it as an instance variable)
@@ -35,6 +40,7 @@ class World(gym.Env):
     name: ClassVar[str]
     horizon: ClassVar[int]
     splits: ClassVar[tuple[str, ...]] = ("I", "O")
+    factors: FactorSpec
 
     def __init__(self, split: str = "I", spurious: int = 1, render_mode: str | None = None):
         if split not in self.splits:
@@ -53,8 +59,9 @@ class World(gym.Env):
         goal_low, goal_high = self.goal_bounds()
         self.observation_space = spaces.Dict(
             {
-                "goal": spaces.Box(np.float32(goal_low), np.float32(goal_high), dtype=np.float32),
-                "state": spaces.Box(np.float32(low), np.float32(high), dtype=np.float32),
+                "achieved_goal": _box(self.factors.achieved_goal(low), self.factors.achieved_goal(high)),
+                "desired_goal": _box(goal_low, goal_high),
+                "observation": _box(low, high),
             }
         )
         self.action_space = self.make_action_space()
@@ -78,7 +85,7 @@ class World(gym.Env):
 
     @classmethod
     @abstractmethod
-    def make_action_space(cls) -> spaces.Space: ...
+    def make_action_space(cls) -> spaces.Space[Any]: ...
 
     @classmethod
     @abstractmethod
@@ -126,49 +133,127 @@ class World(gym.Env):
         """An image of the current scene, (height, width, 3) uint8."""
 
     # Gymnasium's interface -----------------------------------------------------------------------
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[GoalObservation, dict[str, Any]]:
         super().reset(seed=seed)
         episode_seed = seed if seed is not None else int(self.np_random.integers(2**31))
         self._place(episode_seed)
         self._episode_seed, self._steps, self._done = episode_seed, 0, False
-        return self._observe(), self._info()
+        observation = self._observe()
+        return observation, self._info(observation)
 
-    def step(self, action: Any):
-        if self._steps is None or self._done:
-            raise BecauseError(
-                f"{self.name}.step was called "
-                + ("before reset." if self._steps is None else "after the episode ended."),
-                need="a running episode.",
-                fix="call env.reset(seed=...) first.",
-            )
-        if not self.action_space.contains(action):
-            raise BecauseError(
-                f"Got the action {action!r} for {self.name}.",
-                need=f"a member of {self.action_space}.",
-                fix="clip or cast it; env.action_space.sample() gives an example.",
-            )
-        self.advance(self.factors.encode_action(action))
-        success = bool(self.factors.reached(self.exact_state(), self.exact_goal()))
-        truncated = not success and self._steps >= self.horizon
+    def step(self, action: Any) -> tuple[GoalObservation, float, bool, bool, dict[str, Any]]:
+        self._check_reset("step")
+        if self._done:
+            raise self._misuse("step was called after the episode ended")
+        self.advance(self.factors.encode_action(self._member(action)))
+        observation = self._observe()
+        info = self._info(observation)
+        success = info["is_success"]
+        truncated = not success and info["steps"] >= self.horizon
         self._done = success or truncated
-        return self._observe(), float(success), success, truncated, self._info()
+        return observation, float(success), success, truncated, info
 
     def render(self) -> np.ndarray | None:
+        self._check_reset("render")
         return None if self.render_mode is None else self.picture()
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """The reward of steps that end with these goals: (...) float32 for goals (..., goal_size).
+
+        `info` is not used; it is an argument in the convention of goal environments.
+        """
+        return self._satisfied(achieved_goal, desired_goal).astype(np.float32)
+
+    def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Whether such steps end the episode at its goal: (...) bool."""
+        return self._satisfied(achieved_goal, desired_goal)
+
+    def compute_truncated(
+        self, achieved_goal: Any, desired_goal: Any, info: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> Any:
+        """Whether such steps are the last and miss the goal: (...) bool.
+
+        `info`: that of the step, or one for each of a batch; "steps" in it counts the steps of the episode.
+        """
+        steps = info.get("steps", 0) if isinstance(info, Mapping) else [one.get("steps", 0) for one in info]
+        return ~self._satisfied(achieved_goal, desired_goal) & (np.asarray(steps) >= self.horizon)
 
     def advance(self, columns: np.ndarray) -> None:
         """Step with encoded action columns (action_size,), without checking whether the episode has ended."""
         self._advance(columns)
         self._steps = (self._steps or 0) + 1
 
-    def _observe(self) -> dict[str, np.ndarray]:
-        return {"goal": self.exact_goal().astype(np.float32), "state": self.exact_state().astype(np.float32)}
+    def _satisfied(self, achieved_goal: Any, desired_goal: Any) -> np.ndarray:
+        """(...) bool. In float32, as observed: the reward of a step must follow from its observation."""
+        achieved, desired = np.asarray(achieved_goal, np.float32), np.asarray(desired_goal, np.float32)
+        return self.factors.satisfied(achieved, desired)
 
-    def _info(self) -> dict[str, Any]:
-        return {
-            "seed": self._episode_seed,
-            "success": bool(self.factors.reached(self.exact_state(), self.exact_goal())),
-        } | self.hidden()
+    def _observe(self) -> GoalObservation:
+        state = self.exact_state().astype(np.float32)
+        goal = self.exact_goal().astype(np.float32)
+        return {"achieved_goal": self.factors.achieved_goal(state), "desired_goal": goal, "observation": state}
+
+    def _info(self, observation: GoalObservation) -> dict[str, Any]:
+        success = self._satisfied(observation["achieved_goal"], observation["desired_goal"])
+        return {"seed": self._episode_seed, "steps": self._steps, "is_success": bool(success)} | self.hidden()
+
+    def _member(self, action: Any) -> Any:
+        """The action, with continuous ones of any number type cast to that of the space."""
+        space = self.action_space
+        with contextlib.suppress(TypeError, ValueError):
+            member = np.asarray(action, space.dtype) if isinstance(space, spaces.Box) else action
+            if space.contains(member):
+                return member
+        raise BecauseError(
+            f"Got the action {action!r} for {self.name}.",
+            need=f"a member of {space}.",
+            fix="clip it; env.action_space.sample() gives an example.",
+        )
+
+    def _check_reset(self, method: str) -> None:
+        if self._steps is None:
+            raise self._misuse(f"{method} was called before reset")
+
+    def _misuse(self, what: str) -> BecauseError:
+        return BecauseError(f"{self.name}.{what}.", need="a running episode.", fix="call env.reset(seed=...) first.")
+
+    # Pickling and copying: simulators cannot be pickled, so a new one is put into the same state -------------------
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("spec", "observation_space", "action_space", "_np_random", "_np_random_seed")
+        state: dict[str, Any] = {name: getattr(self, name) for name in kept}
+        state["arguments"] = self.split, self.spurious, self.render_mode
+        if self._steps is not None:
+            state["episode"] = self._episode_seed, self._steps, self._done, self.snapshot()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        episode = state.pop("episode", None)
+        World.__init__(self, *state.pop("arguments"))
+        self.__dict__.update(state)
+        if episode is not None:
+            seed, steps, done, snapshot = episode
+            self._place(seed)
+            self.restore(snapshot)
+            self._episode_seed, self._steps, self._done = seed, steps, done
+
+
+def get_world(env: gym.Env[Any, Any]) -> World:
+    """The world inside `env`, which ``gymnasium.make`` returns in a wrapper: ``get_world(env).true_graph()``."""
+    world = env.unwrapped
+    if not isinstance(world, World):
+        raise BecauseError(
+            f"{env} is none of the worlds of because-rl.",
+            need="an environment like gymnasium.make('because/Unlock-v1').",
+            fix="pass such an environment, wrapped or not.",
+        )
+    return world
+
+
+def _box(low: np.ndarray, high: np.ndarray) -> spaces.Box:
+    return spaces.Box(np.float32(low), np.float32(high), dtype=np.float32)
 
 
 def caption(frame: np.ndarray, text: str, height: int = 26) -> np.ndarray:

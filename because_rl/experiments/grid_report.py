@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from because_rl.datasets.paths import current_id, short_name
 from because_rl.envs.tasks import WORLDS
 from because_rl.evaluation.rollout import layouts
 from because_rl.evaluation.scenes import Scenes
@@ -111,7 +112,7 @@ def _behaviour(folder: Path, missing: Missing) -> dict[str, Rate]:
     for file in (folder / "datasets.json", folder / "worlds" / "datasets.json"):
         if file.exists():
             rows = [row for row in read_json(file)["rows"] if row.get("success_ci95")]
-            return {row["dataset"]: Rate(row["success_rate"], *row["success_ci95"]) for row in rows}
+            return {current_id(row["dataset"]): Rate(row["success_rate"], *row["success_ci95"]) for row in rows}
     missing.append(
         ("success of the policies that logged the data", f"because datasets -o {_name(folder)}/datasets.json")
     )
@@ -135,10 +136,11 @@ def _graphs(folder: Path, grid: Grid, missing: Missing) -> list[dict[str, Any]]:
     for file in sorted([*(folder / "graphs").glob("*.json"), *(folder / "graphs").glob("*/graph.json")]):
         graph = read_json(file)
         if isinstance(graph, dict) and {"dataset", "inputs", "targets", "edges"} <= set(graph):
-            graphs[graph["dataset"]] = graph
+            dataset = current_id(graph["dataset"])
+            graphs[dataset] = graph | {"dataset": dataset}
     for dataset in grid.datasets:
         if dataset not in graphs:
-            name = dataset.removeprefix("because/").removesuffix("-v0")
+            name = short_name(dataset)
             command = f"because discover {name} --batches 10 -o {_name(folder)}/graphs/{name}"
             missing.append((f"the causal graph of {name}", command))
     return [graphs[dataset] for dataset in sorted(graphs)]
@@ -149,7 +151,7 @@ def _curves(folder: Path, missing: Missing) -> list[Curves]:
     curves = []
     for file in sorted((folder / "runs").glob(f"*/{METRICS}")):
         run = read_json(file.parent / RUN)
-        curves.append(Curves.from_metrics(run["method"], run["dataset"], read_metrics(file.parent)))
+        curves.append(Curves.from_metrics(run["method"], current_id(run["dataset"]), read_metrics(file.parent)))
     if not curves:
         name = _name(folder)
         missing.append(("learning curves", f"because sweep SPEC -o {name} --work {name}/runs --keep-runs"))

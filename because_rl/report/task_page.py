@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from because_rl.datasets.paths import short_name
 from because_rl.report.charts import legend, line, mark, plot, scene_strip
 from because_rl.report.grid_data import Failure, Film, Grid, Rate, Result
 from because_rl.report.markup import Html, data_uri, fold, join, percent, table, tag
@@ -34,10 +35,10 @@ def task_id(task: str) -> str:
 def dataset_name(dataset: str) -> str:
     """The short name of a dataset id.
 
-    >>> dataset_name("because/unlock-medium-v0")
+    >>> dataset_name("because/unlock-medium-v1")
     'unlock-medium'
     """
-    return dataset.removeprefix("because/").removesuffix("-v0")
+    return short_name(dataset)
 
 
 def tasks_index(grid: Grid) -> Html:

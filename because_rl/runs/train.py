@@ -12,7 +12,7 @@ from because_rl.algorithms import registry
 from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import make_method
 from because_rl.datasets.load import load
-from because_rl.datasets.paths import home_folder
+from because_rl.datasets.paths import current_id, home_folder, short_name
 from because_rl.discovery.mask import CausalMask
 from because_rl.discovery.regression.threads import one_blas_thread
 from because_rl.envs.tasks import world_class
@@ -98,8 +98,7 @@ def train(
         "rounds": rounds,
         "mask": None if mask is None else mask.weight.tolist(),
     }
-    short_name = data.name.removeprefix("because/").removesuffix("-v0")
-    folder = Path(folder or home_folder(root) / "runs" / f"{method}-{short_name}")
+    folder = Path(folder or home_folder(root) / "runs" / f"{method}-{short_name(data.name)}")
     with exclusive(folder.parent / f".{folder.name}.lock", f"training in {folder}"), one_blas_thread():
         record = open_run(folder, description, resume)
         seconds_before = record["seconds"]  # up to the last checkpoint before the run was stopped
@@ -150,7 +149,7 @@ def load_agent(folder: Path, number: int | None = None) -> Agent:
 def load_run_data(folder: Path, root: Path | None = None) -> Transitions:
     """The dataset that a run was trained on, which is looked up under `root`."""
     record = read_run(folder)
-    data = load(record["dataset"], root, FactorSpec.from_dict(record["factors"]))
+    data = load(current_id(record["dataset"]), root, FactorSpec.from_dict(record["factors"]))
     data = replace(data, horizon=record["horizon"])
     if data.sha256() != record["data_sha256"]:
         raise BecauseError(

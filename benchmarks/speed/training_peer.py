@@ -61,7 +61,7 @@ def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) ->
     ours), batch size and learning rates are those of our TD3+BC; its loop also draws batches and logs.
     """
     view, actions = columns(data)
-    with _quiet():
+    with quiet():
         import d3rlpy  # type: ignore[import-not-found]
         import torch
         from d3rlpy.models import VectorEncoderFactory  # type: ignore[import-not-found]
@@ -104,7 +104,7 @@ def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) ->
         torch.set_num_threads(threads)
         try:
             while True:
-                with _quiet():
+                with quiet():
                     _, metrics = next(epochs)
                 modules = peer.impl.modules.get_torch_modules().values()
                 yield sum(p.numel() for net in modules for p in net.parameters()), metrics["time_algorithm_update"]
@@ -115,7 +115,7 @@ def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) ->
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Discard output: d3rlpy logs to stdout, which is for results, and its gym prints warnings."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         yield

@@ -16,7 +16,7 @@ def test_scores_are_kept_and_read_again(tmp_path, monkeypatch):
     assert row["dataset"] == "unlock-medium"
     assert row["f1"] > 0.6
     assert reports == [(1, 1)]
-    path = tmp_path / "verdicts" / "unlock-medium-n40-seed1-v0.json"
+    path = tmp_path / "verdicts" / "unlock-medium-n40-seed1-v1.json"
     verdict = read_json(path)
     verdict["score_without_rare"]["f1"] = 0.25  # a second call must read this file and not compute it again
     write_json(path, verdict)

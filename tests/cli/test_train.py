@@ -19,7 +19,7 @@ def root(tmp_path_factory):
 
 @pytest.mark.slow
 def test_train_evaluate_and_report(root, tmp_path):
-    data = "because/unlock-medium-n20-v0"
+    data = "because/unlock-medium-n20-v1"
     command = ("train", "ccil", "--data", data, "--seeds", 2, *SETTINGS)
     result = json.loads(because(*command, "--json", root=root).stdout)
     assert result["run"] == str(root / "runs" / "ccil-unlock-medium-n20")
@@ -52,6 +52,6 @@ def test_discover_writes_graph_and_pictures(root, tmp_path):
 
 
 def test_discover_refuses_bad_edges_and_tests(root):
-    name = "because/unlock-medium-n20-v0"
+    name = "because/unlock-medium-n20-v1"
     assert "cause->effect" in because("discover", name, "--force", "key", root=root, code=2).stderr
     assert "no independence test 'tarot'" in because("discover", name, "--test", "tarot", root=root, code=2).stderr

@@ -16,6 +16,7 @@ from because_rl.datasets.collect import collect, rollout
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path, list_datasets
 from because_rl.datasets.recipe import Recipe, all_recipes
+from because_rl.envs.world import get_world
 from because_rl.errors import BecauseError
 from because_rl.io import exclusive, file_sha256
 
@@ -54,18 +55,26 @@ def test_a_dataset_holds_what_the_rollout_returned(root):
 def test_the_root_may_be_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     collect(Recipe.parse("unlock-expert", 5), "here")
-    assert load("because/unlock-expert-n5-v0", "here").episodes == 5
-    assert (tmp_path / "here/datasets/because/unlock-expert-n5-v0/data/main_data.hdf5").is_file()
+    assert load("because/unlock-expert-n5-v1", "here").episodes == 5
+    assert (tmp_path / "here/datasets/because/unlock-expert-n5-v1/data/main_data.hdf5").is_file()
 
 
 def test_minari_reads_the_dataset(root, monkeypatch):
     collect(Recipe.parse("unlock-expert", 5), root)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root / "datasets"))
-    dataset = minari.load_dataset("because/unlock-expert-n5-v0")
+    dataset = minari.load_dataset("because/unlock-expert-n5-v1")
     assert dataset.total_episodes == 5
     episode = next(dataset.iterate_episodes())
-    assert episode.observations["state"].shape[1] == 110
-    assert dataset.recover_environment().true_graph().matrix.shape == (7, 4)
+    assert {name: part.shape[1] for name, part in episode.observations.items()} == {
+        "achieved_goal": 36,
+        "desired_goal": 36,
+        "observation": 110,
+    }
+    assert (episode.observations["achieved_goal"] == episode.observations["observation"][:, 72:108]).all()
+    env = dataset.recover_environment()
+    assert env.observation_space == dataset.observation_space
+    assert env.spec.max_episode_steps == 15
+    assert get_world(env).true_graph().matrix.shape == (7, 4)
     metadata = next(iter(dataset.storage.get_episode_metadata([0])))
     assert set(metadata["hidden"]) >= {"u_c", "u_pi"}
 
@@ -114,7 +123,7 @@ def test_an_interrupted_collection_continues_with_the_missing_chunks(root, monke
     with pytest.raises(KeyboardInterrupt):
         collect(recipe, root)
     assert list_datasets(root) == []
-    chunks = sorted((root / "datasets/because/.unlock-medium-n40-v0.partial").glob("*.npz"))
+    chunks = sorted((root / "datasets/because/.unlock-medium-n40-v1.partial").glob("*.npz"))
     assert len(chunks) == 2
     chunks[0].write_bytes(chunks[0].read_bytes()[:-100])  # one of them is damaged as well
     calls.clear()
@@ -122,12 +131,12 @@ def test_an_interrupted_collection_continues_with_the_missing_chunks(root, monke
     collect(recipe, root)
     assert len(calls) == 3  # the two missing and the damaged one, not the good one
     assert content(root, recipe) == content(root / "undisturbed", recipe)
-    assert os.listdir(root / "datasets/because") == ["unlock-medium-n40-v0"]
+    assert os.listdir(root / "datasets/because") == ["unlock-medium-n40-v1"]
 
 
 def test_a_second_collection_at_the_same_time_is_refused(root):
     recipe = Recipe.parse("unlock-medium", 50)
-    lock = dataset_path(recipe.id, root).parent / ".unlock-medium-n50-v0.lock"
+    lock = dataset_path(recipe.id, root).parent / ".unlock-medium-n50-v1.lock"
     with exclusive(lock, "busy"), pytest.raises(BecauseError, match="Another process"):
         collect(recipe, root)
 
@@ -204,7 +213,7 @@ def test_workers_end_with_a_killed_parent_and_keep_their_chunks(root, monkeypatc
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=300)
     assert done.returncode == -signal.SIGKILL
     assert list_datasets(root / "killed") == []
-    chunks = list((root / "killed/datasets/because/.crash-expert-n12-v0.partial").glob("*.npz"))
+    chunks = list((root / "killed/datasets/because/.crash-expert-n12-v1.partial").glob("*.npz"))
     monkeypatch.setitem(collecting.CHUNK, "crash", 2)
     reports = []
     collect(recipe, root / "killed", workers=1, progress=lambda done, total: reports.append(done))

@@ -85,29 +85,32 @@ def unend(file):
 
 
 BROKEN_DATA = {
-    "nan in a state": (put(3, "observations/state", 2, 5, np.nan), r"episode 3, step 2.*column 5 is nan"),
-    "infinite state": (put(3, "observations/state", 0, 0, np.inf), r"episode 3, step 0.*inf"),
+    "nan in a state": (put(3, "observations/observation", 2, 5, np.nan), r"episode 3, step 2.*column 5 is nan"),
+    "infinite state": (put(3, "observations/observation", 0, 0, np.inf), r"episode 3, step 0.*inf"),
     "value outside its space": (
-        put(2, "observations/state", 1, 109, 7.0),
+        put(2, "observations/observation", 1, 109, 7.0),
         r"episode 2, step 1.*column 109 is 7, outside",
     ),
-    "agent in two cells": (replace(1, "observations/state", lambda s: two_agents(s)), r"episode 1, step 4.*'agent'"),
-    "half a door": (put(1, "observations/state", 3, 80, 0.5), r"episode 1, step 3.*'door'.*binary"),
-    "nan in the goal": (put(0, "observations/goal", 1, 2, np.nan), r"episode 0, step 1.*goal column 2"),
+    "agent in two cells": (
+        replace(1, "observations/observation", lambda s: two_agents(s)),
+        r"episode 1, step 4.*'agent'",
+    ),
+    "half a door": (put(1, "observations/observation", 3, 80, 0.5), r"episode 1, step 3.*'door'.*binary"),
+    "nan in the goal": (put(0, "observations/desired_goal", 1, 2, np.nan), r"episode 0, step 1.*goal column 2"),
     "action that does not exist": (set_flag(6, "actions", 2, 17), r"episode 6, step 2.*action 17"),
     "negative action": (set_flag(6, "actions", 0, -1), r"episode 6, step 0.*action -1"),
     "actions that are not whole": (replace(6, "actions", lambda a: a + 0.5), r"episode 6.*float64"),
     "actions of the wrong shape": (replace(6, "actions", lambda a: a[:, None]), r"episode 6.*shape"),
-    "one state too few": (replace(7, "observations/state", lambda s: s[:-1]), r"episode 7.*rows for"),
-    "states too narrow": (replace(7, "observations/state", lambda s: s[:, :100]), r"episode 7.*shape \(100,\)"),
-    "states as text": (replace(7, "observations/state", lambda s: s.astype("S8")), r"episode 7.*\|S8"),
+    "one state too few": (replace(7, "observations/observation", lambda s: s[:-1]), r"episode 7.*rows for"),
+    "states too narrow": (replace(7, "observations/observation", lambda s: s[:, :100]), r"episode 7.*shape \(100,\)"),
+    "states as text": (replace(7, "observations/observation", lambda s: s.astype("S8")), r"episode 7.*\|S8"),
     "rewards too short": (replace(8, "rewards", lambda r: r[:-1]), r"episode 8.*rewards has shape"),
     "nan reward": (set_flag(8, "rewards", 1, np.nan), r"episode 8, step 1.*reward"),
     "ends in the middle": (set_flag(9, "truncations", 2, True), r"episode 9, step 2.*goes on"),
     "never ends": (unend, r"episode 4, step \d+.*never ends"),
     "no terminations": (delete("episode_5/terminations"), r"episode 5 cannot be read"),
     "an episode is missing": (delete("episode_11"), r"episode 11 cannot be read"),
-    "a state is missing": (delete("episode_12/observations/state"), r"episode 12.*state is missing"),
+    "a state is missing": (delete("episode_12/observations/observation"), r"episode 12.*state is missing"),
     "an empty episode": (
         lambda f: [replace(13, k, lambda a: a[:0])(f) for k in ("actions", "rewards")],
         r"episode 13.*empty",
@@ -215,7 +218,7 @@ def test_a_flipped_bit_is_refused_or_harmless(good, ours, seed):
 def test_a_flipped_bit_in_a_state_names_its_episode(ours):
     path = ours / "data/main_data.hdf5"
     with h5py.File(path, "a") as file:
-        state = file["episode_5/observations/state"]
+        state = file["episode_5/observations/observation"]
         state[2, :36] = np.roll(state[2, :36], 1)  # still one-hot: only the checksum shows it
     with pytest.raises(BecauseError, match="episode 5: the data do not match their checksum"):
         load(ours)
@@ -224,6 +227,15 @@ def test_a_flipped_bit_in_a_state_names_its_episode(ours):
 def test_no_such_dataset(root):
     with pytest.raises(BecauseError, match=r"no dataset 'nothing'.*is none"):
         load("nothing", root)
+
+
+def test_a_dataset_of_an_earlier_version_is_refused(ours, root):
+    (ours / "checksums.json").unlink()
+    edit_json(metadata(ours), lambda m: m.update(dataset_id=m["dataset_id"].replace("-v1", "-v0")))
+    with pytest.raises(BecauseError, match=r"earlier version.*unlock-medium-n20-v1.*because collect unlock-medium'"):
+        load(ours)
+    with pytest.raises(BecauseError, match=r"crash-expert-v0 is of an earlier version.*because collect crash-expert'"):
+        load("because/crash-expert-v0", root)
 
 
 # Data that this package did not collect -------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Lift: scenes, robosuite behind Gymnasium, the fast batch against robosuite, interventions, pictures."""
 
+import os
 import subprocess
 import sys
+from ctypes.util import find_library
 
 import mujoco
 import numpy as np
@@ -72,11 +74,11 @@ def test_hidden_side_determines_cube_position_and_colour(split, sign):
 
 
 def test_spaces_have_the_sizes_of_the_paper(env):
-    state, goal = env.observation_space["state"], env.observation_space["goal"]
+    state, goal = env.observation_space["observation"], env.observation_space["desired_goal"]
     assert (state.shape, env.action_space.shape, goal.shape) == ((33,), (4,), (1,))
     observation, info = env.reset(seed=0)
     assert env.observation_space.contains(observation)
-    assert observation["goal"][0] == np.float32(GOAL_HEIGHT)
+    assert observation["desired_goal"][0] == np.float32(GOAL_HEIGHT)
     assert info["u_c"] in (-1, 1)
     assert Lift.state_bounds(4)[0].shape == (36,)
 
@@ -337,6 +339,7 @@ def test_colours_have_no_effect():
 
 
 # Pictures --------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(find_library("EGL") is None, reason="no EGL here: apt-get install libegl1")
 def test_picture_shows_the_colour_and_keeps_the_physics(env):
     env.reset(seed=0)
     env.advance(np.array([0.1, 0.2, 0.3, 1.0]))
@@ -356,6 +359,51 @@ def test_picture_shows_the_colour_and_keeps_the_physics(env):
     assert orange.std() > 20
 
 
+NO_EGL = """
+import sys
+
+class NoEGL:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("OpenGL.EGL", "mujoco.egl"):
+            raise AttributeError("'NoneType' object has no attribute 'eglQueryString'")
+
+sys.meta_path.insert(0, NoEGL())
+"""
+WITHOUT_EGL = """
+import os, sys
+from because_rl.datasets.collect import collect
+from because_rl.datasets.load import load
+from because_rl.datasets.recipe import Recipe
+from because_rl.envs.lift.env import Lift
+from because_rl.errors import BecauseError
+
+recipe = Recipe.parse("lift-expert", 2)
+collect(recipe, sys.argv[1], workers=1)
+assert load(recipe.id, sys.argv[1]).episodes == 2
+env = Lift(render_mode="rgb_array")
+env.reset(seed=0)
+try:
+    env.render()
+except BecauseError as error:
+    print(os.environ.get("MUJOCO_GL"), error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["egl", pytest.param(None, marks=pytest.mark.long)])
+def test_only_rendering_needs_egl(tmp_path, backend):
+    """A process of its own, in which OpenGL's EGL cannot be imported, whatever MUJOCO_GL says."""
+    (tmp_path / "sitecustomize.py").write_text(NO_EGL)
+    environment = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.getcwd()])
+    environment |= {"MUJOCO_GL": backend} if backend else {}
+    command = [sys.executable, "-c", WITHOUT_EGL, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{backend} Lift cannot render here")
+    assert "apt-get install libegl1" in done.stdout
+
+
 def test_error_without_egl_names_the_package(env, monkeypatch):
     from robosuite.utils import binding_utils
 
@@ -365,5 +413,5 @@ def test_error_without_egl_names_the_package(env, monkeypatch):
     env.reset(seed=0)
     monkeypatch.setattr(binding_utils, "MjRenderContextOffscreen", missing)
     monkeypatch.setattr(env, "_camera", None)
-    with pytest.raises(BecauseError, match="apt install libegl1"):
+    with pytest.raises(BecauseError, match="apt-get install libegl1"):
         env.render()

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from because_rl.envs.parallel import ParallelBatch
 from because_rl.envs.tasks import SPLITS, TASKS, WORLDS, Task, make_batch, world_class
+from because_rl.envs.unlock.batch import UnlockBatch
+from because_rl.envs.world import get_world
 from because_rl.errors import BecauseError
 
 SIZES = {  # the paper's table of environment configurations: state, action, state factors, action factors, horizon
@@ -19,7 +22,7 @@ worlds = pytest.mark.parametrize("world", WORLDS)
 
 
 def make(world, **kwargs):
-    return gymnasium.make(f"because/{world.capitalize()}-v0", **kwargs)
+    return get_world(gymnasium.make(f"because/{world.capitalize()}-v1", **kwargs))
 
 
 def test_there_are_eighteen_tasks():
@@ -35,6 +38,7 @@ def test_sizes_match_the_paper(world):
     factors = cls.make_factors(1)
     sizes = factors.state_size, factors.action_size, len(factors.state), len(factors.action), cls.horizon
     assert sizes == SIZES[world]
+    assert WORLDS[world].horizon == cls.horizon
     for level in (2, 4, 8):
         assert len(cls.make_factors(level).state) == len(factors.state) + level - 1
 
@@ -69,14 +73,14 @@ def test_seed_determines_the_episode(world):
     def play(seed):
         rng = np.random.default_rng(seed)
         observation, info = env.reset(seed=seed)
-        states = [observation["state"]]
+        states = [observation["observation"]]
         for _ in range(5):
             action = (
                 int(rng.integers(env.action_space.n))
                 if hasattr(env.action_space, "n")
                 else rng.uniform(-1, 1, env.action_space.shape).astype(np.float32)
             )
-            states.append(env.step(action)[0]["state"])
+            states.append(env.step(action)[0]["observation"])
         return np.stack(states), info
 
     first, info = play(7)
@@ -184,6 +188,18 @@ def test_misuse_raises_errors(world):
     batch.reset([0, 1])
     with pytest.raises(BecauseError, match="1 actions for 2 worlds"):
         batch.step(batch.random_actions(np.random.default_rng(0))[:1])
+    batch.close()
+
+
+class MissingBatch(UnlockBatch):
+    def __init__(self, split, spurious):
+        raise BecauseError("There is no minigrid.", need="it.", fix="install it.")
+
+
+def test_error_of_a_worker_process_is_raised_here():
+    batch = ParallelBatch(world_class("unlock"), MissingBatch)
+    with pytest.raises(BecauseError, match=r"There is no minigrid\. Needed: it\. Fix: install it\."):
+        batch.reset([0])
     batch.close()
 
 

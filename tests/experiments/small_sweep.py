@@ -22,7 +22,7 @@ def small_jobs(count):
         Job(
             f"tiny-{n:04}",
             {
-                f"tiny-{n:04}-{split}": {"label": f"m{n % 7}", "dataset": f"because/walk-d{n // 7}-v0", "split": split}
+                f"tiny-{n:04}-{split}": {"label": f"m{n % 7}", "dataset": f"because/walk-d{n // 7}-v1", "split": split}
                 | {"recipe": {"world": "walk", "behaviour": f"d{n // 7}"}}
                 | {"seeds": SEEDS, "episodes": SCENES, "spurious": 1}
                 for split in ("I", "O")

@@ -13,7 +13,7 @@ from tests.experiments.support import command, tables
 
 
 def test_the_table_merges_groups_of_seeds(tmp_path):
-    head = {"label": "m", "dataset": "because/unlock-medium-v0", "split": "O", "episodes": 4, "spurious": 1}
+    head = {"label": "m", "dataset": "because/unlock-medium-v1", "split": "O", "episodes": 4, "spurious": 1}
     head |= {"recipe": {"world": "unlock", "behaviour": "medium"}}
     jobs = [Job(name, {name: head | {"seeds": seeds}}) for name, seeds in (("a", [2, 3]), ("b", [0, 1]), ("c", [4]))]
     results = {
@@ -31,7 +31,7 @@ def test_the_table_merges_groups_of_seeds(tmp_path):
         (tmp_path / "table.csv")
         .read_text()
         .splitlines()[1]
-        .startswith("m,unlock-O-medium,because/unlock-medium-v0,O,4,0.5,")
+        .startswith("m,unlock-O-medium,because/unlock-medium-v1,O,4,0.5,")
     )
     before = tables(tmp_path)
     write_table(jobs[::-1], tmp_path)

@@ -24,7 +24,7 @@ def test_the_papers_grid_is_18_tasks_of_7_methods():
     assert len(paper_jobs) == 9 * len(known)
     heads = [head for job in paper_jobs for head in job.cells.values()]
     assert len({(h["label"], h["dataset"], h["split"]) for h in heads if h["split"] in "IO"}) == 18 * len(known)
-    assert {h["split"] for h in heads if h["dataset"] == "because/unlock-medium-v0"} == {
+    assert {h["split"] for h in heads if h["dataset"] == "because/unlock-medium-v1"} == {
         *("I", "O", "O-law", "O-doors", "O-cells")
     }
     assert {(len(h["seeds"]), h["episodes"]) for h in heads} == {(10, 100)}

@@ -13,7 +13,7 @@ from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid import grid
 from because_rl.experiments.grid.grid import TrainAndEvaluate
-from because_rl.experiments.grid.runner import cell_file, finished
+from because_rl.experiments.grid.runner import StopSweep, cell_file, finished
 from because_rl.runs.evaluate import evaluate_run
 from because_rl.runs.folder import read_run
 from because_rl.runs.train import train
@@ -122,7 +122,7 @@ def test_a_cell_equals_training_and_evaluating_by_hand(tmp_path, compile_cache, 
     first = command(*sweep, "--json").json
     assert first["failed"] == []
     by_hand, weights = tmp_path / "by-hand", tmp_path / "sweep" / job.key / f"{method}.npz"
-    train(method, "because/unlock-medium-n20-v0", tmp_path, by_hand, range(2), SMALL, chunk=20)
+    train(method, "because/unlock-medium-n20-v1", tmp_path, by_hand, range(2), SMALL, chunk=20)
     assert (by_hand / weights.name).read_bytes() == weights.read_bytes()
     for row, split in zip(first["rows"], "IO", strict=True):
         wanted = evaluate_run(by_hand, split, 5)[split]
@@ -158,6 +158,21 @@ def test_a_cell_equals_training_and_evaluating_by_hand(tmp_path, compile_cache, 
 def test_the_function_of_a_cell_can_be_sent_to_workers(tmp_path):
     compute = TrainAndEvaluate(tmp_path, tmp_path / "work", True, tmp_path / "programs", 2)
     assert pickle.loads(pickle.dumps((compute, grid_jobs()))) == (compute, grid_jobs())  # noqa: S301  (our own)
+
+
+def test_a_missing_simulator_stops_a_sweep_before_training(tmp_path, monkeypatch, spec):
+    def missing(world, processes):
+        assert (world, processes) == ("unlock", 3)
+        raise BecauseError("No minigrid.", need="it.", fix="install it.")
+
+    def train(*arguments, **settings):
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(grid, "check_simulator", missing)
+    monkeypatch.setattr("because_rl.runs.train.train", train)
+    (job,) = grid_jobs()
+    with pytest.raises(StopSweep, match="No minigrid"):
+        TrainAndEvaluate(tmp_path, processes=3).train(job)
 
 
 @pytest.mark.slow

@@ -159,10 +159,12 @@ def test_a_cell_of_another_version_counts_on_request_only(tmp_path):
     cells = hand_made(jobs, rates_by_hand)
     for n, (key, cell) in enumerate(cells.items()):
         old = {**cell, "code": "older", "config": {**cell["config"], "gone": 1}, "provenance": {"when": "2024"}}
+        old["dataset"] = cell["dataset"].replace("-v1", "-v0")
         write_json(cell_file(tmp_path, f"{key}-older" if n else key), old if n else cell)
     assert list(find_cells(jobs, tmp_path)) == list(cells)[:1]
     of_any_version = find_cells(jobs, tmp_path, any_code=True)
     assert list(of_any_version) == list(cells)
+    assert {cell["dataset"] for cell in of_any_version.values()} == {cell["dataset"] for cell in cells.values()}
     assert missing_jobs(jobs, tmp_path) == jobs
     never_computed = {key for job in jobs for key in job.cells} - set(cells)
     assert never_computed

@@ -146,7 +146,7 @@ def test_a_round_has_one_cell_of_each_trial_presets_first():
     assert len(jobs) == len(cells) == 2 * 3 * TRIALS
     assert [cell["trial"] for cell in cells] == sorted(cell["trial"] for cell in cells)
     assert {(cell["split"], cell["measure"], cell["scenes"]) for cell in cells} == {("I", "development", 100)}
-    assert {cell["dataset"] for cell in cells} == {f"because/{world}-medium-v0" for world in WORLDS}
+    assert {cell["dataset"] for cell in cells} == {f"because/{world}-medium-v1" for world in WORLDS}
     assert all(cell["seeds"] == [0, 1, 2] for cell in cells)
     first = next(cell for cell in cells if (cell["method"], cell["recipe"]["world"]) == ("td3bc", "crash"))
     assert first["config"] == json.loads(json.dumps(asdict(make_method("td3bc", None, "crash", tuned=False).config)))
@@ -239,7 +239,7 @@ def test_no_winner_before_all_trials_are_finished(tmp_path):
     assert len(lines) == 1 + TRIALS
     older = [Job(job.key, {f"{key}x": head | {"code": "older"} for key, head in job.cells.items()}) for job in jobs]
     assert [write_table(wanted, older, tmp_path, any_code)["missing"] for any_code in (False, True)] == [4, 0]
-    assert lines[3].startswith("td3bc,unlock,because/unlock-medium-v0,2,alpha=0.9,0 1,100,0.875,0.0,1.0,1,")
+    assert lines[3].startswith("td3bc,unlock,because/unlock-medium-v1,2,alpha=0.9,0 1,100,0.875,0.0,1.0,1,")
 
 
 # A real round ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,8 +13,10 @@ import pytest
 from because_rl.algorithms.registry import make_method
 from because_rl.discovery.regression.threads import _openblas
 from because_rl.errors import BecauseError
+from because_rl.io import write_json
 from because_rl.runs.evaluate import evaluate_run
-from because_rl.runs.folder import read_metrics, read_run
+from because_rl.runs.folder import _sha256, read_metrics, read_run
+from because_rl.runs.report import report_run
 from because_rl.runs.train import load_agent, load_for_training, train
 from because_rl.training.run import Run
 from tests.runs.small import DATA, SETTINGS, SMALL
@@ -28,6 +31,14 @@ def test_loaded_agent_acts_as_the_trained_one_without_training(home):
     assert loaded.seeds == (0, 1)
     np.testing.assert_array_equal(loaded.start(50).act(state, goal, 9), trained.start(50).act(state, goal, 9))
     assert {file: file.stat().st_mtime_ns for file in (home / "run").iterdir()} == before
+
+
+def test_run_of_an_earlier_dataset_version_is_loaded(home, tmp_path):
+    folder = shutil.copytree(home / "run", tmp_path / "run")
+    record = read_run(folder) | {"dataset": DATA.replace("-v1", "-v0")}
+    write_json(folder / "run.json", record | {"sha256": _sha256(record)})
+    assert load_agent(folder).seeds == (0, 1)
+    assert report_run(folder, tmp_path / "page", home)["success"]
 
 
 def test_unfinished_run_is_not_loaded_and_continues(home, tmp_path):

@@ -235,7 +235,7 @@ class _Snapshot:
 
 
 class Crash(World):
-    """``gymnasium.make("because/Crash-v0", split="I")``"""
+    """``gymnasium.make("because/Crash-v1", split="I")``"""
 
     name: ClassVar[str] = "crash"
     horizon: ClassVar[int] = HORIZON

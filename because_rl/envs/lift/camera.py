@@ -44,7 +44,7 @@ class Camera:
             raise BecauseError(
                 f"Lift cannot render here ({type(error).__name__}: {error}).",
                 need="OpenGL without a display: the EGL library.",
-                fix="apt install libegl1 (Debian, Ubuntu), or make the environment without render_mode.",
+                fix="apt-get install libegl1 (Debian, Ubuntu), or make the environment without render_mode.",
             ) from error
         self._context.vopt.geomgroup[0] = 0  # collision shapes
         self._context.vopt.sitegroup[:] = 0

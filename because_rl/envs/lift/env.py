@@ -85,7 +85,7 @@ class _Snapshot(NamedTuple):
 
 
 class Lift(World):
-    """``gymnasium.make("because/Lift-v0", split="I")``"""
+    """``gymnasium.make("because/Lift-v1", split="I")``"""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": simulator.RATE}  # noqa: RUF012  (as in World)
     name: ClassVar[str] = "lift"

@@ -7,8 +7,10 @@ batch (the same compiled model, our loop) share them.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,15 +47,16 @@ JOINT_RANGE = np.array(
 )
 MAX_OPENING = 0.04
 """Largest opening of each finger."""
+RENDER_BACKEND = "MUJOCO_GL"
+"""The variable by which MuJoCo and robosuite choose their OpenGL, when they are imported."""
 STATE_COLUMNS = 31
 """State columns that `read` writes: all but colour and contact."""
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide robosuite's log messages (private macros, optional robots) except errors, and undo its change to MUJOCO_GL,
-    with which processes that we start later could not import MuJoCo where there is no EGL."""
-    logger, render_backend = logging.getLogger("robosuite_logs"), os.environ.get("MUJOCO_GL")
+    """Hide robosuite's log messages (private macros, optional robots) except errors."""
+    logger = logging.getLogger("robosuite_logs")
 
     def is_error(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR
@@ -63,15 +66,35 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(is_error)
-        if render_backend is None:
-            os.environ.pop("MUJOCO_GL", None)
+
+
+@contextlib.contextmanager
+def _unchanged_render_backend() -> Iterator[None]:
+    """Undo changes to MUJOCO_GL, which processes that we start later would inherit."""
+    backend = os.environ.get(RENDER_BACKEND)
+    try:
+        yield
+    finally:
+        os.environ.pop(RENDER_BACKEND, None)
+        if backend is not None:
+            os.environ[RENDER_BACKEND] = backend
+
+
+def _import_mujoco() -> None:
+    """Import MuJoCo without OpenGL, which physics does not need: with MUJOCO_GL=egl the import would fail where there
+    is no EGL. robosuite loads OpenGL itself for the first picture."""
+    if "mujoco" not in sys.modules:
+        with _unchanged_render_backend():
+            os.environ[RENDER_BACKEND] = "disable"
+            importlib.import_module("mujoco")
 
 
 @cache
 def _robosuite() -> Any:
     """robosuite, imported on first use: it takes seconds and is an optional extra."""
     try:
-        with _quiet():
+        _import_mujoco()
+        with _quiet(), _unchanged_render_backend():
             import robosuite
             from robosuite.environments.manipulation.lift import Lift
             from robosuite.models.grippers import register_gripper

@@ -178,7 +178,7 @@ class Room(MiniGridEnv):
 
 
 class Unlock(World):
-    """``gymnasium.make("because/Unlock-v0", split="I")``"""
+    """``gymnasium.make("because/Unlock-v1", split="I")``"""
 
     name: ClassVar[str] = "unlock"
     horizon: ClassVar[int] = HORIZON

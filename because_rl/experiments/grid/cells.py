@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from because_rl.datasets.paths import current_id
 from because_rl.experiments.grid.runner import Job, cell_file
 from because_rl.io import read_json
 
@@ -48,8 +49,13 @@ def _cells_by_first_word(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """All cells of the folder, grouped by the first word of their keys."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for file in sorted((folder / "cells").glob("*.json")):
-        groups.setdefault(file.name.split("-")[0], []).append(read_json(file) | {"file": file.stem})
+        groups.setdefault(file.name.split("-")[0], []).append(_current(read_json(file)) | {"file": file.stem})
     return groups
+
+
+def _current(cell: dict[str, Any]) -> dict[str, Any]:
+    """A recorded cell with its dataset's id in today's version, whose transitions are the same."""
+    return cell | {"dataset": current_id(cell["dataset"])} if "dataset" in cell else cell
 
 
 def _same_settings(cell: Mapping[str, Any], head: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from because_rl.datasets.paths import short_name
 from because_rl.errors import BecauseError
 from because_rl.experiments.formatting import csv_text
 from because_rl.experiments.grid.cells import find_cells
@@ -69,10 +70,10 @@ def _row(label: str, cells: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, A
 def task_name(dataset: str, split: str) -> str:
     """The name of a task: world, split and behaviour policy.
 
-    >>> task_name("because/unlock-medium-x4-v0", "O")
+    >>> task_name("because/unlock-medium-x4-v1", "O")
     'unlock-O-medium-x4'
     """
-    world, _, rest = dataset.removeprefix("because/").removesuffix("-v0").partition("-")
+    world, _, rest = short_name(dataset).partition("-")
     return f"{world}-{split}-{rest}" if rest else f"{world}-{split}"
 
 

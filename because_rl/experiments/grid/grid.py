@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.datasets.paths import dataset_path, home_folder
+from because_rl.datasets.paths import dataset_path, home_folder, short_name
 from because_rl.datasets.recipe import FORMAT, Recipe
-from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS
+from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS, check_simulator
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.runner import Job, StopSweep, claim, finished
 from because_rl.io import exclusive, read_yaml, sha256
@@ -114,7 +114,7 @@ def jobs(grid: Grid) -> list[Job]:
     by_key: dict[str, Job] = {}
     for recipe, (label, name, settings), seeds in product(_recipes(grid), _methods(grid), _groups(grid)):
         training = _training(name, recipe, seeds, {**grid.set, **settings}, grid.chunk)
-        prefix = f"{name}-{recipe.id.removeprefix('because/').removesuffix('-v0')}"
+        prefix = f"{name}-{short_name(recipe.id)}"
         cells = {}
         for split in _splits(grid, recipe.world):
             head = training | {"split": split, "episodes": grid.episodes, "spurious": recipe.spurious}
@@ -330,6 +330,10 @@ class TrainAndEvaluate:
         from because_rl.runs.train import train
 
         head, run = check_source(job), self.run_folder(job)
+        try:
+            check_simulator(head["recipe"]["world"], self.processes)
+        except BecauseError as error:  # this machine's fault, and better known before the training than after it
+            raise StopSweep(error.got, need=error.need, fix=error.fix) from error
         ensure_dataset(recipe_of(head), self.root)
         return train(
             *(head["method"], head["dataset"], self.root, run, head["seeds"], head["config"]),

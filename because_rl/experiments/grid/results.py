@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from because_rl.datasets.paths import current_id
 from because_rl.envs.tasks import SPLITS
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.compare import TABLE, Runs, compare, task_name
@@ -63,7 +64,7 @@ def _result(method: str, task: str, cells: list[dict[str, Any]]) -> Result:
         first["recipe"]["world"],
         first["split"],
         first["recipe"]["behaviour"],
-        first["dataset"],
+        current_id(first["dataset"]),
         first["spurious"],
         Rate(value, max(low, 0.0), min(high, 1.0)),
         per_seed,

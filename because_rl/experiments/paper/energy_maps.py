@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from because_rl.datasets.paths import current_id
 from because_rl.evaluation.energy_map import EnergyMap
 from because_rl.experiments.formatting import markdown_table
 from because_rl.experiments.grid.runner import Job
@@ -31,7 +32,7 @@ def mean_maps(cells: Iterable[Mapping[str, Any]]) -> list[Maps]:
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for cell in sorted(cells, key=lambda cell: cell["provenance"]["when"], reverse=True):
-        group = groups.setdefault(cell["dataset"], [])
+        group = groups.setdefault(current_id(cell["dataset"]), [])
         if not group or all(cell[name] == group[0][name] for name in ("code", "source", "config")):
             group.append(cell)
     return [_mean(dataset, groups[dataset]) for dataset in sorted(groups)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from because_rl.algorithms.registry import make_method
+from because_rl.datasets.paths import short_name
 from because_rl.datasets.recipe import FORMAT, Recipe
 from because_rl.discovery.mask import CausalMask
 from because_rl.envs.tasks import SPLITS, WORLDS, world_class
@@ -30,7 +31,7 @@ def _graph_jobs(scale: Scale) -> list[Job]:
     for world, share in scale.graph_shares.items():
         recipe = Recipe.parse(f"{world}-{POLICY}", max(1, round(share * WORLDS[world].episodes)))
         config: Any = make_method("because", scale.settings.get("because"), world).config
-        name = f"graph-{recipe.id.removeprefix('because/').removesuffix('-v0')}"
+        name = f"graph-{short_name(recipe.id)}"
         modules = ["because_rl.discovery.discover", *_world_code(world)]
         settings = {"recipe": recipe.to_dict() | {"format": FORMAT}, "dataset": recipe.id, "batches": config.batches}
         jobs.append(untrained_job(name, "graph", modules, **settings))
