@@ -6,7 +6,9 @@ hidden confounders are in ``info`` for analysis and never in the observation.
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -19,6 +21,23 @@ from because_rl.factors import FactorSpec
 from because_rl.graph import Graph
 
 Hidden = dict[str, Any]
+
+
+ROBOSUITE = "pip install --no-deps robosuite==1.5.2 (its own pins exclude NumPy 2)"
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """While importing a simulator: say which extra of because-rl, named like its world, installs what is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        then = f", then {ROBOSUITE}" if extra == "lift" else ""
+        raise BecauseError(
+            f"Module {error.name!r} is not installed.",
+            need=f"the simulator of {extra}.",
+            fix=f"pip install 'because-rl[{extra}]'{then}.",
+        ) from error
 
 
 class World(gym.Env):
