@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from because_rl.cli.completion import complete_dataset, complete_recipe, complete_task, complete_world
 from because_rl.cli.console import RERUN, Json, Output, Root, emit, interruptible, make_table, progress_bar
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 
@@ -50,7 +51,12 @@ def tasks(as_json: Json = False) -> None:
 
 
 def collect(
-    name: Annotated[str, typer.Argument(help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine.", autocompletion=complete_recipe
+        ),
+    ],
     episodes: Annotated[int | None, typer.Option(help="Episodes (paper: 200 for unlock, else 1000).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of scenes and behaviour; the same seed gives the same bytes.")] = 0,
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
@@ -111,7 +117,9 @@ def datasets(root: Root = None, output: Output = None, as_json: Json = False) ->
 
 
 def check(
-    dataset: Annotated[str, typer.Argument(help="A dataset id, or the path of any Minari dataset.")],
+    dataset: Annotated[
+        str, typer.Argument(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
+    ],
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
     root: Root = None,
     as_json: Json = False,
@@ -133,7 +141,7 @@ def check(
 
 
 def show(
-    task: Annotated[str, typer.Argument(help="A task, as 'because tasks' lists them.")],
+    task: Annotated[str, typer.Argument(help="A task, as 'because tasks' lists them.", autocompletion=complete_task)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.")] = Path("scene.png"),
     seed: Annotated[int, typer.Option(help="Which scene.")] = 0,
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
@@ -155,7 +163,7 @@ def show(
 
 
 def graph(
-    world: Annotated[str, typer.Argument(help="lift, unlock or crash")],
+    world: Annotated[str, typer.Argument(help="lift, unlock or crash", autocompletion=complete_world)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The SVG or PNG to write.")] = Path("graph.svg"),
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
     as_json: Json = False,

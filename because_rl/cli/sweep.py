@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from because_rl.cli.completion import complete_methods
 from because_rl.cli.console import (
     RERUN,
     Json,
@@ -43,7 +44,9 @@ AnyCode = Annotated[
 
 def sweep(
     spec: Annotated[str, typer.Argument(help="A grid in YAML, or 'paper': 18 tasks, 7 methods.")],
-    methods: Annotated[str | None, typer.Option(help="Only these, with commas between them.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, with commas between them.", autocompletion=complete_methods)
+    ] = None,
     worlds: Annotated[str | None, typer.Option(help="Only these.")] = None,
     policies: Annotated[str | None, typer.Option(help="Only these: random, medium, expert.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... (10).")] = None,
