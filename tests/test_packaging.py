@@ -48,7 +48,7 @@ WITHOUT_SIMULATORS = textwrap.dedent("""
 @pytest.mark.slow
 @pytest.mark.parametrize("with_fit", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_commands_that_need_no_simulator_import_none(tmp_path, with_fit):
-    """Three commands that do need one name the extra to install. The training is that of tests/runs, which is cached."""
+    """Three commands that need one name the extra to install. The training is that of tests/runs, which is cached."""
     log, spec, root = write(tmp_path / "log.hdf5", arrays(40, 10)), tmp_path / "factors.yaml", ("--root", str(tmp_path))
     untrained = {"mask": "full", "hidden": 16, "batch": 32, "world_steps": 0, "energy_steps": 0}
     commands = [

@@ -11,6 +11,7 @@ from rich.table import Table
 from because_rl.cli.completion import complete_dataset, complete_recipe, complete_task, complete_world
 from because_rl.cli.console import RERUN, Json, Output, Root, emit, interruptible, make_table, progress_bar
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
+from because_rl.errors import BecauseError
 
 
 def tasks(as_json: Json = False) -> None:
@@ -164,14 +165,24 @@ def show(
 
 def graph(
     world: Annotated[str, typer.Argument(help="lift, unlock or crash", autocompletion=complete_world)],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The SVG or PNG to write.")] = Path("graph.svg"),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The file to write: .svg, .png, .dot, .graphml or .json (node-link).")
+    ] = Path("graph.svg"),
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Draw the true causal graph of a world."""
+    """Draw the true causal graph of a world, or write it for other tools: by the suffix of the file."""
+    from because_rl.discovery.export import FORMATS
+    from because_rl.io import write_text
     from because_rl.report.graph_figure import draw_graph, save
 
     truth = world_class(world).make_true_graph(spurious)
-    save(draw_graph(truth, world.capitalize()), output)
+    if output.suffix in FORMATS:
+        write_text(output, FORMATS[output.suffix](truth))
+    elif output.suffix in (".svg", ".png"):
+        save(draw_graph(truth, world.capitalize()), output)
+    else:
+        need = f"one ending in .svg, .png, {', '.join(FORMATS)}."
+        raise BecauseError(f"Got the file name {output}.", need=need, fix="rename it.")
     rows = [{"next": target, "causes": ", ".join(truth.parents(target))} for target in truth.targets]
-    emit(truth.to_dict(), as_json, make_table(f"True graph of {world}, drawn in {output}", rows))
+    emit(truth.to_dict(), as_json, make_table(f"True graph of {world}, in {output}", rows))

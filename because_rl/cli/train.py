@@ -113,7 +113,8 @@ def discover(
         str, typer.Argument(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for graph.json and pictures (under the root).")
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for the graph in all formats, and pictures (under the root)."),
     ] = None,
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
     test: Annotated[str | None, typer.Option(help="gtest, residual, fcit, fisherz or l0 (by types).")] = None,
