@@ -3,6 +3,7 @@
     run.json             what was trained on what; `finished` lists the files once training is complete
     <stage>.npz          the state of each stage of training, with a checksum
     metrics.jsonl        one line per stage and chunk
+    tensorboard/seed-<k>/     the same for TensorBoard
     round-<k>/           the stages as they were after round k, for training in several rounds (the last is outside)
     evaluation-<split>.json   written by `evaluate_run`
 

@@ -27,7 +27,7 @@ from because_rl.runs.folder import (
     round_folder,
     write_metrics,
 )
-from because_rl.runs.tensorboard import write_events
+from because_rl.runs.tensorboard import EventFiles
 from because_rl.training.method import Agent
 from because_rl.training.run import Report, Run
 from because_rl.transitions import Transitions
@@ -99,12 +99,14 @@ def train(
             return round(seconds_before + time.monotonic() - begin, 2)
 
         def after_chunk(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
-            write_metrics(folder, run.history | {stage: read_history(folder / f"{stage}.npz")})
+            history = run.history | {stage: read_history(folder / f"{stage}.npz")}
+            write_metrics(folder, history)
+            events.write(history)
             if not record["finished"]:
                 write_json(folder / RUN, record | {"seconds": elapsed()})
             report(stage, done, total, metrics)
 
-        run = Run(description["seeds"], folder, after_chunk, chunk, shared, rounds)
+        run, events = Run(description["seeds"], folder, after_chunk, chunk, shared, rounds), EventFiles(folder, seeds)
         remove_leftovers(folder)
         for run.round in range(1, rounds + 1):
             last = run.round == rounds
@@ -113,7 +115,7 @@ def train(
                 if not last:
                     keep_round(folder, run.round)
         write_metrics(folder, run.history)
-        write_events(folder, run.history, run.seeds)
+        events.write(run.history)
         if not record["finished"]:
             files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.npz"))
             record |= {"finished": files, "seconds": elapsed()}
