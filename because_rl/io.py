@@ -1,4 +1,4 @@
-"""The only place that writes files. Everything is atomic: a reader sees the old file or the new one.
+"""The only place that writes files. All but logs is atomic: a reader sees the old file or the new one.
 
 A file is written beside its target, flushed to disk and renamed over it; a folder likewise. Killing the process at any
 moment leaves at most a hidden ``.name.tmp-*`` entry, which `remove_leftovers` removes.
@@ -97,6 +97,21 @@ def write_bytes(path: Path, data: bytes) -> None:
             _sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def append_bytes(path: Path, data: bytes, size: int) -> int:
+    """Cut a file to its first `size` bytes, append `data`, and return its new size; a missing file is made.
+
+    For a log that readers keep open while it grows, and that no other file can replace. A killed process may leave a
+    part of `data`: pass the place where its last whole record ends.
+    """
+    path = Path(path)
+    with _explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab") as file:
+            file.truncate(size)
+            file.write(data)
+    return size + len(data)
 
 
 def write_text(path: Path, text: str) -> None:

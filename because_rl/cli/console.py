@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -51,12 +52,15 @@ def deliver(result: dict[str, Any], output: Path | None, as_json: bool, table: T
 
 
 def make_table(title: str, rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> Table:
-    """A table with the keys of the first row as columns; those named in `right` are aligned to the right."""
-    table = Table(title=title, title_justify="left", header_style="bold")
+    """A table with the keys of the first row as columns; those named in `right` are aligned to the right.
+
+    All text is shown as it is: rich would read a name in square brackets as markup and drop it.
+    """
+    table = Table(title=escape(title), title_justify="left", header_style="bold")
     for column in rows[0] if rows else ("nothing here yet",):
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+        table.add_column(escape(column), justify="right" if column in right else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row.values()))
+        table.add_row(*(escape(str(cell)) for cell in row.values()))
     return table
 
 
@@ -100,7 +104,7 @@ def sweep_bar(label: str) -> Iterator[Callable[[Any], None]]:
 
 
 def _progress(*columns: TextColumn) -> Progress:
-    first = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    first = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     return Progress(*first, *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr())
 
 
@@ -118,7 +122,7 @@ def interruptible(how_to_continue: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        stderr().print(f"Interrupted. {how_to_continue}")
+        stderr().print(f"Interrupted. {how_to_continue}", markup=False)
         raise typer.Exit(130) from None
 
 
@@ -136,7 +140,7 @@ def run_app(app: typer.Typer, name: str) -> None:
     # takes seconds to look at them again and again.
     gc.set_threshold(200_000, 50, 100)
     try:
-        app()
+        app(prog_name=name)
     except BecauseError as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(2)

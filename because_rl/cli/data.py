@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from because_rl.cli.completion import complete_dataset, complete_recipe, complete_task, complete_world
 from because_rl.cli.console import RERUN, Json, Output, Root, emit, interruptible, make_table, progress_bar
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
+from because_rl.errors import BecauseError
 
 
 def tasks(as_json: Json = False) -> None:
@@ -50,7 +52,12 @@ def tasks(as_json: Json = False) -> None:
 
 
 def collect(
-    name: Annotated[str, typer.Argument(help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine.", autocompletion=complete_recipe
+        ),
+    ],
     episodes: Annotated[int | None, typer.Option(help="Episodes (paper: 200 for unlock, else 1000).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of scenes and behaviour; the same seed gives the same bytes.")] = 0,
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
@@ -111,7 +118,9 @@ def datasets(root: Root = None, output: Output = None, as_json: Json = False) ->
 
 
 def check(
-    dataset: Annotated[str, typer.Argument(help="A dataset id, or the path of any Minari dataset.")],
+    dataset: Annotated[
+        str, typer.Argument(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
+    ],
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
     root: Root = None,
     as_json: Json = False,
@@ -133,7 +142,7 @@ def check(
 
 
 def show(
-    task: Annotated[str, typer.Argument(help="A task, as 'because tasks' lists them.")],
+    task: Annotated[str, typer.Argument(help="A task, as 'because tasks' lists them.", autocompletion=complete_task)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.")] = Path("scene.png"),
     seed: Annotated[int, typer.Option(help="Which scene.")] = 0,
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
@@ -155,15 +164,25 @@ def show(
 
 
 def graph(
-    world: Annotated[str, typer.Argument(help="lift, unlock or crash")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The SVG or PNG to write.")] = Path("graph.svg"),
+    world: Annotated[str, typer.Argument(help="lift, unlock or crash", autocompletion=complete_world)],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The file to write: .svg, .png, .dot, .graphml or .json (node-link).")
+    ] = Path("graph.svg"),
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Draw the true causal graph of a world."""
+    """Draw the true causal graph of a world, or write it for other tools: by the suffix of the file."""
+    from because_rl.discovery.export import FORMATS
+    from because_rl.io import write_text
     from because_rl.report.graph_figure import draw_graph, save
 
     truth = world_class(world).make_true_graph(spurious)
-    save(draw_graph(truth, world.capitalize()), output)
+    if output.suffix in FORMATS:
+        write_text(output, FORMATS[output.suffix](truth))
+    elif output.suffix in (".svg", ".png"):
+        save(draw_graph(truth, world.capitalize()), output)
+    else:
+        need = f"one ending in .svg, .png, {', '.join(FORMATS)}."
+        raise BecauseError(f"Got the file name {output}.", need=need, fix="rename it.")
     rows = [{"next": target, "causes": ", ".join(truth.parents(target))} for target in truth.targets]
-    emit(truth.to_dict(), as_json, make_table(f"True graph of {world}, drawn in {output}", rows))
+    emit(truth.to_dict(), as_json, make_table(f"True graph of {world}, in {output}", rows))

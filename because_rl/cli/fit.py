@@ -7,13 +7,19 @@ from typing import Annotated
 
 import typer
 
+from because_rl.cli.completion import complete_world
 from because_rl.cli.console import RESUME, Json, Root, emit, interruptible, make_table, setting, training_bar
 from because_rl.envs.tasks import WORLDS, world_class
 from because_rl.errors import BecauseError
 
 
 def factors(
-    source: Annotated[str, typer.Argument(help="A world (lift, unlock, crash), an HDF5 file or a Minari dataset.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A world (lift, unlock, crash), an HDF5 file or a Minari dataset.", autocompletion=complete_world
+        ),
+    ],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The YAML file to write.")] = None,
     spurious: Annotated[int, typer.Option(help="For a world: spurious level 1, 2, 4 or 8.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,

@@ -7,10 +7,14 @@ on success, 1 if some jobs of a sweep failed, 2 for bad input, 130 when interrup
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
+from because_rl import __version__
 from because_rl.cli.console import run_app
 from because_rl.cli.data import check, collect, datasets, graph, show, tasks
 from because_rl.cli.fit import factors, fit
@@ -47,6 +51,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"because-rl {__version__} (Python {platform.python_version()}, jax {version('jax')})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of because-rl, Python and jax.",
+        ),
+    ] = False,
+) -> None: ...
+
+
 for command, example in EXAMPLES.items():
     app.command(epilog=f"Example: {example}")(command)
 

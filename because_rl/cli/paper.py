@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from because_rl.cli.completion import complete_methods
 from because_rl.cli.console import (
     RERUN,
     Json,
@@ -44,7 +45,9 @@ def paper(
     grid: Annotated[
         str, typer.Option(help="Seeds, episodes and so on from a grid in YAML, as for 'because sweep'.")
     ] = "paper",
-    methods: Annotated[str | None, typer.Option(help="Only these, with commas between them.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, with commas between them.", autocompletion=complete_methods)
+    ] = None,
     worlds: Annotated[str | None, typer.Option(help="Only these.")] = None,
     policies: Annotated[str | None, typer.Option(help="Only data of these: random, medium, expert.")] = None,
     workers: Annotated[int, typer.Option(help="Processes that share the work; 0: this one.")] = 1,
@@ -99,5 +102,7 @@ def paper(
         make_table(f"In {output}", rows, ("cells", "missing")),
     )
     if no_run and not any(row["cells"] for row in written) and any(row["missing"] for row in written):
-        stderr().print(f"There are no results of this version of the source in {results}: see --any-code.")
+        stderr().print(
+            f"There are no results of this version of the source in {results}: see --any-code.", markup=False
+        )
     exit_if_failed(failed)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from because_rl.cli.completion import complete_methods
 from because_rl.cli.console import (
     RERUN,
     Json,
@@ -43,7 +44,9 @@ AnyCode = Annotated[
 
 def sweep(
     spec: Annotated[str, typer.Argument(help="A grid in YAML, or 'paper': 18 tasks, 7 methods.")],
-    methods: Annotated[str | None, typer.Option(help="Only these, with commas between them.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, with commas between them.", autocompletion=complete_methods)
+    ] = None,
     worlds: Annotated[str | None, typer.Option(help="Only these.")] = None,
     policies: Annotated[str | None, typer.Option(help="Only these: random, medium, expert.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... (10).")] = None,
@@ -69,7 +72,7 @@ def sweep(
     """Train and evaluate a whole grid, each cell once. If interrupted, the same command continues."""
     from because_rl.experiments.grid import grid as grids
     from because_rl.experiments.grid.cells import missing_jobs
-    from because_rl.experiments.grid.compare import write_table
+    from because_rl.experiments.grid.compare import TABLE, write_table
     from because_rl.experiments.grid.runner import failures, unfinished_jobs
     from because_rl.experiments.grid.runner import sweep as run
 
@@ -94,14 +97,15 @@ def sweep(
         with interruptible(RERUN), sweep_bar(Path(spec).stem) as progress:
             run(wanted, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
             compute.tidy(wanted, output)
-    results, failed_jobs = write_table(jobs, output, any_code), failures(wanted, output)
+    (file, results), failed_jobs = write_table(jobs, output, any_code), failures(wanted, output)
     rows = [
         {"method": r["method"], "task": r["task"], "seeds": len(r["seeds"]), "success": f"{r['success']:.3f}"}
         | {"95%": f"[{r['low95']:.3f}, {r['high95']:.3f}]", "steps": "-" if r["steps"] is None else f"{r['steps']:.1f}"}
         for r in results
     ]
-    table = make_table(f"Written to {output / 'table.json'}", rows, ("seeds", "success", "95%", "steps"))
-    emit({"results": str(output), "rows": results, "failed": failed_jobs}, as_json, table)
+    title = f"Written to {file}" + ("" if file.name == TABLE else f"; {TABLE} has other rows too, and stays as it is")
+    table = make_table(title, rows, ("seeds", "success", "95%", "steps"))
+    emit({"results": str(output), "table": str(file), "rows": results, "failed": failed_jobs}, as_json, table)
     exit_if_failed(failed_jobs)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from because_rl.cli.completion import complete_dataset, complete_method, complete_world
 from because_rl.cli.console import (
     RESUME,
     Json,
@@ -24,8 +25,15 @@ from because_rl.errors import BecauseError
 
 
 def train(
-    method: Annotated[str, typer.Argument(help="because, one of its ablations, or a baseline: see docs/methods.md.")],
-    data: Annotated[str, typer.Option(help="A dataset id, or the path of any Minari dataset.")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="because, one of its ablations, or a baseline: see docs/methods.md.", autocompletion=complete_method
+        ),
+    ],
+    data: Annotated[
+        str, typer.Option(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
+    ],
     seeds: Annotated[int, typer.Option(help="Train the seeds 0, 1, ... as one program.")] = 10,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method: 'alpha=1.5'; repeatable.")
@@ -101,9 +109,12 @@ def evaluate(
 
 
 def discover(
-    dataset: Annotated[str, typer.Argument(help="A dataset id, or the path of any Minari dataset.")],
+    dataset: Annotated[
+        str, typer.Argument(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
+    ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for graph.json and pictures (under the root).")
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for the graph in all formats, and pictures (under the root)."),
     ] = None,
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
     test: Annotated[str | None, typer.Option(help="gtest, residual, fcit, fisherz or l0 (by types).")] = None,
@@ -203,7 +214,9 @@ def report(
 
 
 def oracle(
-    world: Annotated[list[str] | None, typer.Option(help="Worlds; repeatable (all).")] = None,
+    world: Annotated[
+        list[str] | None, typer.Option(help="Worlds; repeatable (all).", autocompletion=complete_world)
+    ] = None,
     split: Annotated[list[str] | None, typer.Option(help="Splits; repeatable (I and O).")] = None,
     episodes: Annotated[int | None, typer.Option(help="Per world and split (200, 100, 30).")] = None,
     output: Output = None,

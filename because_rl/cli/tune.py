@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from because_rl.cli.completion import complete_methods
 from because_rl.cli.console import RERUN, Json, Root, emit, exit_if_failed, interruptible, make_table, sweep_bar
 from because_rl.cli.sweep import (
     Address,
@@ -25,7 +26,10 @@ from because_rl.cli.sweep import (
 
 def tune(
     methods: Annotated[
-        str | None, typer.Option(help="Only these, with commas between them (all that have trials).")
+        str | None,
+        typer.Option(
+            help="Only these, with commas between them (all that have trials).", autocompletion=complete_methods
+        ),
     ] = None,
     worlds: Annotated[str | None, typer.Option(help="Only these (all three).")] = None,
     policy: Annotated[

@@ -11,7 +11,7 @@ import gymnasium
 
 from because_rl.envs.batch import BatchEnv, SimulatorBatch
 from because_rl.envs.parallel import ParallelBatch
-from because_rl.envs.world import World
+from because_rl.envs.world import World, needs_extra
 from because_rl.errors import BecauseError
 
 BEHAVIOURS = ("random", "medium", "expert")
@@ -37,16 +37,10 @@ WORLDS = {
 }
 
 
-def _import(module: str, name: str):
-    # Each simulator is optional and slow to import, so a world is imported on first use.
-    try:
-        return getattr(importlib.import_module(f"because_rl.envs.{module}"), name)
-    except ModuleNotFoundError as error:
-        raise BecauseError(
-            f"Module {error.name!r} is not installed.",
-            need="the simulator of this world.",
-            fix="install because-rl with its extras: pip install 'because-rl[unlock,crash,lift]'.",
-        ) from error
+def _import(world: str, module: str, name: str):
+    # A world is imported on first use: that is slow, and Lift's fast version needs optional packages.
+    with needs_extra(check_world(world)):
+        return getattr(importlib.import_module(f"because_rl.envs.{world}.{module}"), name)
 
 
 def check_world(name: str) -> str:
@@ -58,12 +52,12 @@ def check_world(name: str) -> str:
 
 def world_class(name: str) -> type[World]:
     """The Gymnasium environment of a world."""
-    return _import(f"{check_world(name)}.env", name.capitalize())
+    return _import(name, "env", name.capitalize())
 
 
 def batch_class(name: str) -> type[BatchEnv]:
     """The fast implementation of a world."""
-    return _import(f"{check_world(name)}.batch", f"{name.capitalize()}Batch")
+    return _import(name, "batch", f"{name.capitalize()}Batch")
 
 
 def make_batch(

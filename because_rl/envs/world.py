@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -23,6 +23,23 @@ from because_rl.graph import Graph
 Hidden = dict[str, Any]
 GoalObservation = dict[str, np.ndarray]
 """observation (state_size,), achieved_goal and desired_goal (goal_size,), float32"""
+
+
+ROBOSUITE = "pip install --no-deps robosuite==1.5.2 (its own pins exclude NumPy 2)"
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """While importing a simulator: say which extra of because-rl, named like its world, installs what is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        then = f", then {ROBOSUITE}" if extra == "lift" else ""
+        raise BecauseError(
+            f"Module {error.name!r} is not installed.",
+            need=f"the simulator of {extra}.",
+            fix=f"pip install 'because-rl[{extra}]'{then}.",
+        ) from error
 
 
 class World(gym.Env[Any, Any]):

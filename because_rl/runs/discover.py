@@ -9,7 +9,7 @@ from typing import Any
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import home_folder
 from because_rl.discovery.discover import discover
-from because_rl.discovery.export import to_dot, to_graphml
+from because_rl.discovery.export import to_dot, to_graphml, to_node_link
 from because_rl.graph import Graph, score
 from because_rl.io import write_json, write_text
 from because_rl.provenance import provenance
@@ -24,7 +24,7 @@ def discover_dataset(
     report: Callable[[int, int], None],
     **settings: Any,
 ) -> dict[str, Any]:
-    """Discover, then write ``graph.{json,svg,png,dot,graphml}`` and ``p-values.{svg,png}`` into `folder`.
+    """Discover, then write ``graph.{json,svg,png,dot,graphml,node-link.json}`` and ``p-values.{svg,png}`` to `folder`.
 
     Args:
         dataset: an id under `root`, or the path of any Minari dataset.
@@ -52,6 +52,7 @@ def discover_dataset(
     )
     write_text(folder / "graph.dot", to_dot(mask))
     write_text(folder / "graph.graphml", to_graphml(mask))
+    write_text(folder / "graph.node-link.json", to_node_link(mask))
     for suffix in ("svg", "png"):
         save(draw_mask(mask, truth, name), folder / f"graph.{suffix}")
         save(draw_p_values(mask, name), folder / f"p-values.{suffix}")

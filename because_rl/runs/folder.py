@@ -3,6 +3,7 @@
     run.json             what was trained on what; `finished` lists the files once training is complete
     <stage>.npz          the state of each stage of training, with a checksum
     metrics.jsonl        one line per stage and chunk
+    tensorboard/seed-<k>/     the same for TensorBoard
     agent/               the trained agent (see `training.saved`), which needs nothing else in this folder
     round-<k>/           the agent as it was after round k, for training in several rounds
     evaluation-<split>.json   written by `evaluate_run`

@@ -31,7 +31,7 @@ from because_rl.runs.folder import (
     read_run,
     write_metrics,
 )
-from because_rl.runs.tensorboard import write_events
+from because_rl.runs.tensorboard import EventFiles
 from because_rl.training.method import Agent
 from because_rl.training.run import Report, Run
 from because_rl.transitions import Transitions
@@ -107,12 +107,14 @@ def train(
             return round(seconds_before + time.monotonic() - begin, 2)
 
         def after_chunk(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
-            write_metrics(folder, run.history | {stage: read_history(folder / f"{stage}.npz")})
+            history = run.history | {stage: read_history(folder / f"{stage}.npz")}
+            write_metrics(folder, history)
+            events.write(history)
             if not record["finished"]:
                 write_json(folder / RUN, record | {"seconds": elapsed()})
             report(stage, done, total, metrics)
 
-        run = Run(description["seeds"], folder, after_chunk, chunk, shared, rounds)
+        run, events = Run(description["seeds"], folder, after_chunk, chunk, shared, rounds), EventFiles(folder, seeds)
         remove_leftovers(folder)
         for run.round in range(1, rounds + 1):
             last = run.round == rounds
@@ -120,7 +122,7 @@ def train(
                 agent = learner.fit(data, run, mask) if isinstance(learner, Because) else learner.fit(data, run)
                 agent.save(agent_folder(folder, run.round, rounds))
         write_metrics(folder, run.history)
-        write_events(folder, run.history, run.seeds)
+        events.write(run.history)
         if not record["finished"]:
             files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if is_part(file))
             record |= {"finished": files, "seconds": elapsed()}

@@ -2,6 +2,7 @@
 
 import json
 
+import networkx as nx
 import numpy as np
 import pytest
 from PIL import Image
@@ -62,6 +63,16 @@ def test_graph_is_drawn_the_same_twice(tmp_path, suffix):
     assert first == second
     if suffix == "svg":
         assert all(name.encode() in first for name in graph["inputs"])
+
+
+def test_graph_is_written_for_other_tools(tmp_path):
+    edges = json.loads(because("graph", "unlock", "-o", tmp_path / "a.json", "--json").stdout)["edges"]
+    expected = {(source, f"{target}'") for source, target in edges}
+    assert set(nx.node_link_graph(json.loads((tmp_path / "a.json").read_text()), edges="edges").edges) == expected
+    because("graph", "unlock", "-o", tmp_path / "a.graphml")
+    assert set(nx.read_graphml(tmp_path / "a.graphml").edges) == expected
+    because("graph", "unlock", "-o", tmp_path / "a.dot")
+    assert (tmp_path / "a.dot").read_text().count(" -> ") == len(expected)
 
 
 def test_factors_writes_what_fit_reads(tmp_path):

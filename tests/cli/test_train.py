@@ -47,7 +47,8 @@ def test_discover_writes_graph_and_pictures(root, tmp_path):
     forbidden = [e for e in result["edges"] if (e["from"], e["to"]) == ("door", "agent")]
     assert forbidden[0]["status"] == "forbidden"
     names = {path.name for path in (tmp_path / "g").iterdir()}
-    assert names == {f"graph.{s}" for s in ("json", "svg", "png", "dot", "graphml")} | {"p-values.svg", "p-values.png"}
+    graphs = {f"graph.{s}" for s in ("json", "svg", "png", "dot", "graphml", "node-link.json")}
+    assert names == graphs | {"p-values.svg", "p-values.png"}
     assert "revision" in json.loads((tmp_path / "g" / "graph.json").read_text())["provenance"]
 
 

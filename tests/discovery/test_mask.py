@@ -1,5 +1,6 @@
 """Everything around the independence tests: masks, thresholds, background knowledge, M-bar, exports."""
 
+import importlib.util
 import io
 import json
 import time
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from because_rl.discovery.export import to_dot, to_graphml, to_networkx
+from because_rl.discovery.export import to_dot, to_graphml, to_networkx, to_node_link
 from because_rl.discovery.independence.base import Evidence
 from because_rl.discovery.independence.oracle import Oracle
 from because_rl.discovery.mask import CausalMask, benjamini_yekutieli, decide
@@ -131,9 +132,33 @@ def test_exports_hold_the_same_edges():
     expected = {(i, f"{j}'") for i, j in truth.edges}
     assert set(to_networkx(mask).edges) == expected
     assert nx.is_directed_acyclic_graph(to_networkx(mask))
-    assert set(nx.read_graphml(io.BytesIO(to_graphml(mask).encode())).edges) == expected
+    for read in (
+        nx.read_graphml(io.BytesIO(to_graphml(mask).encode())),
+        nx.node_link_graph(json.loads(to_node_link(mask)), edges="edges"),
+    ):
+        assert set(read.edges) == expected
+        assert read.nodes == to_networkx(mask).nodes
+        assert read.adj == to_networkx(mask).adj
     dot = to_dot(mask)
+    assert dot.startswith("digraph {")
     assert all(f'"{i}" -> "{j}"' in dot for i, j in expected)
+
+
+def test_exports_keep_unusual_names_and_lonely_nodes():
+    quoted = 'say "a[0]"'
+    graph = Graph.from_parents(("x", "x'", quoted, r"c:\d"), {"x": ("x", quoted), "x'": ()}, [("x", "x")])
+    made = to_networkx(graph)
+    assert set(made.edges) == {("x", "x''"), (quoted, "x''")}  # one prime is a factor's own
+    assert set(made) == {*graph.inputs, "x''", "x'''"}
+    assert made.edges["x", "x''"] == {"rare": True}
+    assert nx.node_link_graph(json.loads(to_node_link(graph)), edges="edges").adj == made.adj
+    assert nx.read_graphml(io.BytesIO(to_graphml(graph).encode())).adj == made.adj
+    dot = to_dot(graph)
+    assert r""""say \"a[0]\"" -> "x''" [style=solid];""" in dot
+    assert r'"c:\\d" [' in dot
+    if importlib.util.find_spec("pydot"):
+        (parsed,) = importlib.import_module("pydot").graph_from_dot_data(dot)
+        assert len(parsed.get_edge_list()) == 2
 
 
 def test_variables_refuse_arrays_with_nan_or_different_lengths():

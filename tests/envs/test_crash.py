@@ -15,7 +15,16 @@ from because_rl.envs.batch import SimulatorBatch
 from because_rl.envs.crash.batch import CrashBatch, crash_step
 from because_rl.envs.crash.behaviour import CrashBehaviour
 from because_rl.envs.crash.drawing import FIRED
-from because_rl.envs.crash.env import BODIES, DT, HORIZON, MAX_ACCELERATION, Crash, draw_scenes, near_miss
+from because_rl.envs.crash.env import Crash
+from because_rl.envs.crash.scene import (
+    BODIES,
+    DT,
+    HALF_LENGTH,
+    HALF_WIDTH,
+    HORIZON,
+    MAX_ACCELERATION,
+    draw_scenes,
+)
 
 SEEDS = range(4000)
 splits = pytest.mark.parametrize("split", ["I", "O"])
@@ -85,6 +94,7 @@ def test_a_scene_does_not_depend_on_its_batch():
 # Bodies on highway-env's road ----------------------------------------------------------------------------
 def test_cars_are_moved_by_highway_envs_own_step():
     """A plain `Vehicle` with the throttle and steering that our car computes follows the same path."""
+    assert (Vehicle.LENGTH / 2, Vehicle.WIDTH / 2) == (HALF_LENGTH, HALF_WIDTH)
     env, rng = Crash("I"), np.random.default_rng(0)
     env.reset(seed=1)
     ego = env.road.vehicles[0]
@@ -150,8 +160,8 @@ def test_near_miss_is_the_distance_to_highway_envs_polygon():
             edge, to = b - a, walker.position - a
             inside &= edge[0] * to[1] - edge[1] * to[0] <= 0
             gap = min(gap, np.linalg.norm(to - np.clip(to @ edge / (edge @ edge), 0, 1) * edge))
-        assert near_miss(ego, walker) == (inside or gap < 1.0)
-        near.append(near_miss(ego, walker))
+        assert ego.near_miss(walker) == (inside or gap < 1.0)
+        near.append(ego.near_miss(walker))
     assert 0.1 < np.mean(near) < 0.9
 
 

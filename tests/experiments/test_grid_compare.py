@@ -22,7 +22,8 @@ def test_the_table_merges_groups_of_seeds(tmp_path):
     }
     for job in jobs[:2]:
         sweep([job], lambda job, missing: [(job.key, results[job.key])], tmp_path, workers=0)
-    (row,) = write_table(jobs, tmp_path)
+    path, (row,) = write_table(jobs, tmp_path)
+    assert path == tmp_path / "table.json"
     assert (row["task"], row["seeds"], row["per_seed"]) == ("unlock-O-medium", [0, 1, 2, 3], [0.0, 0.5, 0.5, 1.0])
     assert row["success"] == 0.5
     assert row["steps"] == (4.0 * 6 + 10.0 * 2) / 8

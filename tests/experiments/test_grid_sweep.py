@@ -89,6 +89,21 @@ def test_a_full_disk_at_each_write_loses_nothing(tmp_path, monkeypatch, spec):
         assert all(lines.count(key) == 1 for key in done)
 
 
+def test_part_of_a_grid_leaves_the_table_of_all(tmp_path, monkeypatch, spec):
+    folder = tmp_path / "r"
+    monkeypatch.setattr(grid, "TrainAndEvaluate", lambda *settings: SmallCompute(folder))
+    spec.write_text(json.dumps(SPEC | {"methods": {"ccil": SMALL, "td3bc": SMALL}}))
+    sweep = ("sweep", spec, "--workers", 0, "-o", folder)
+    assert len(command(*sweep, "--json").json["rows"]) == 4
+    before = tables(folder)
+    part = command(*sweep, "--methods", "ccil", "--no-run")
+    assert "table.json has other rows too" in " ".join(part.stdout.split())
+    assert tables(folder) == before
+    subset = json.loads((folder / "table-subset.json").read_text())["rows"]
+    assert [row["method"] for row in subset] == ["ccil", "ccil"]
+    assert command(*sweep, "--no-run", "--json").json["table"] == str(folder / "table.json")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [(BecauseError("Got no luck.", need="luck.", fix="retry."), 1, "Got no luck"), (KeyboardInterrupt(), 130, "again")],

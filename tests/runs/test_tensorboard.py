@@ -1,71 +1,48 @@
-"""The event file, read back by the rules of its format."""
+"""Event files: one per seed, that grow with each chunk and hold every event once, also after a kill."""
 
-import struct
+import time
 
 import numpy as np
+import pytest
 
-from because_rl.runs.tensorboard import FILE, crc32c, write_events
+from because_rl.runs.tensorboard import FILE, FOLDER, EventFiles
+from tests.runs.events import read_events, records
 
 HISTORY = {
     "world": {"step": np.array([[500, 500], [1000, 1000]]), "loss": np.array([[3.0, 2.5], [1.0, np.nan]])},
     "energy": {"step": np.array([[300, 300]]), "loss": np.array([[-0.5, -0.25]])},
     "empty": {},
 }
+FIRST = {"world": {name: values[:1] for name, values in HISTORY["world"].items()}}
+"""The history after the first chunk."""
 
 
-def records(data):
-    while data:
-        (length,) = struct.unpack("<Q", data[:8])
-        body = data[12 : 12 + length]
-        for part, checksum in ((data[:8], data[8:12]), (body, data[12 + length : 16 + length])):
-            crc = crc32c(part)
-            assert struct.unpack("<I", checksum)[0] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
-        yield body
-        data = data[16 + length :]
+def paths(folder):
+    return [folder / FOLDER / f"seed-{seed}" / FILE for seed in (0, 7)]
 
 
-def fields(data):
-    """(number, value) of a protocol buffer, by wire type."""
-
-    def varint():
-        nonlocal data
-        n = shift = 0
-        while True:
-            byte, data = data[0], data[1:]
-            n |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return n
-
-    while data:
-        number, kind = divmod(varint(), 8)
-        if kind == 0:
-            yield number, varint()
-            continue
-        size = {1: 8, 5: 4}.get(kind) or varint()
-        yield number, data[:size]
-        data = data[size:]
+def test_each_seed_has_its_events_with_wall_times(tmp_path):
+    before, files = time.time(), EventFiles(tmp_path, (0, 7))
+    files.write(FIRST)
+    first, second = paths(tmp_path)
+    assert [event[1:] for event in read_events(first)] == [(None, {}), (500, {"world/loss": 3.0})]
+    assert b"brain.Event:2" in next(records(first.read_bytes()))
+    old = first.read_bytes()
+    files.write(HISTORY)
+    assert first.read_bytes().startswith(old)  # it grows: a reader has it open
+    events = read_events(first)
+    assert [event[1:] for event in events[2:]] == [(1000, {"world/loss": 1.0}), (300, {"energy/loss": -0.5})]
+    assert before <= events[0][0] <= events[-1][0] <= time.time()
+    assert np.isnan(read_events(second)[2][2]["world/loss"])
 
 
-def test_events_read_back(tmp_path):
-    write_events(tmp_path, HISTORY, (0, 7))
-    first, *events = [list(fields(body)) for body in records((tmp_path / FILE).read_bytes())]
-    assert dict(first)[3] == b"brain.Event:2"
-    values = {}
-    for event in events:
-        step = dict(event)[2]
-        for number, value in fields(dict(event)[5]):
-            assert number == 1
-            inner = dict(fields(value))
-            values[inner[1].decode(), step] = struct.unpack("<f", inner[2])[0]
-    assert np.isnan(values.pop(("world/loss/seed 7", 1000)))
-    assert values == {
-        ("world/loss/seed 0", 500): 3.0,
-        ("world/loss/seed 7", 500): 2.5,
-        ("world/loss/seed 0", 1000): 1.0,
-        ("energy/loss/seed 0", 300): -0.5,
-        ("energy/loss/seed 7", 300): -0.25,
-    }
-    before = (tmp_path / FILE).read_bytes()
-    write_events(tmp_path, HISTORY, (0, 7))
-    assert (tmp_path / FILE).read_bytes() == before
+@pytest.mark.parametrize("size", [0, 5, 30, 37, 80, 81, 120, 10_000])
+def test_files_that_were_cut_off_are_completed_once(tmp_path, size):
+    """Wherever a kill left the file, and if it left bytes that are no record."""
+    EventFiles(tmp_path, (0, 7)).write(HISTORY)
+    first, second = paths(tmp_path)
+    whole, untouched = read_events(first), second.read_bytes()
+    first.write_bytes((first.read_bytes() + b"\0" * 20)[:size])
+    EventFiles(tmp_path, (0, 7)).write(HISTORY)
+    assert [event[1:] for event in read_events(first)] == [event[1:] for event in whole]
+    assert second.read_bytes() == untouched

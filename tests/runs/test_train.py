@@ -17,8 +17,10 @@ from because_rl.io import write_json
 from because_rl.runs.evaluate import evaluate_run
 from because_rl.runs.folder import _sha256, read_metrics, read_run
 from because_rl.runs.report import report_run
+from because_rl.runs.tensorboard import FILE, FOLDER
 from because_rl.runs.train import load_agent, load_for_training, train
 from because_rl.training.run import Run
+from tests.runs.events import read_events
 from tests.runs.small import DATA, SETTINGS, SMALL
 
 
@@ -163,5 +165,9 @@ def test_killed_at_random_and_resumed_gives_the_same_bits(home, tmp_path, kills)
     assert done.stdout.split() == [str(kills), "0"], done.stderr
     for name in ("ccil.npz", "metrics.jsonl"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
-    kept = {"run.json", "metrics.jsonl", "ccil.npz", "agent", "events.out.tfevents.0.because"}
+    kept = {"run.json", "metrics.jsonl", "ccil.npz", "agent", FOLDER}
     assert {file.name for file in (tmp_path / "killed").iterdir()} == kept
+    for seed in (0, 1):
+        killed, calm = (read_events(tmp_path / name / FOLDER / f"seed-{seed}" / FILE) for name in ("killed", "calm"))
+        assert [event[1:] for event in killed] == [event[1:] for event in calm]  # all but the wall times
+        assert len(calm) == 1 + settings["steps"] // 10

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from because_rl.envs.batch import BatchEnv
-from because_rl.envs.crash.env import (
+from because_rl.envs.crash.env import Crash
+from because_rl.envs.crash.scene import (
     CAR_SPEED,
     DT,
     FRAMES,
@@ -20,7 +21,6 @@ from because_rl.envs.crash.env import (
     MIN_SQUARED_SPEED,
     NEAR_MISS,
     WALK_SPEED,
-    Crash,
     draw_scenes,
 )
 from because_rl.envs.world import Hidden

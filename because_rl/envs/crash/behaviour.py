@@ -22,7 +22,7 @@ import numpy as np
 
 from because_rl.envs.batch import BatchEnv, Observation
 from because_rl.envs.behaviour import Behaviour
-from because_rl.envs.crash.env import CAR_SPEED, HALF_WIDTH, HORIZON, INWARD, MAX_ACCELERATION, NEAR_MISS, WALK_SPEED
+from because_rl.envs.crash.scene import CAR_SPEED, HALF_WIDTH, HORIZON, INWARD, MAX_ACCELERATION, NEAR_MISS, WALK_SPEED
 from because_rl.rng import stream
 
 EGO, CAR, PEDS = slice(0, 2), slice(2, 4), slice(4, 8)

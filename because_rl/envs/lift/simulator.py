@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from because_rl.envs.world import ROBOSUITE
 from because_rl.errors import BecauseError
 
 ARM = 7
@@ -103,7 +104,7 @@ def _robosuite() -> Any:
         raise BecauseError(
             f"Lift needs robosuite, which cannot be imported ({error}).",
             need="robosuite 1.5.2 with mujoco 3.3 to 3.9.",
-            fix="pip install --no-deps robosuite==1.5.2 (its own pins exclude numpy 2).",
+            fix=f"pip install 'because-rl[lift]', then {ROBOSUITE}.",
         ) from error
 
     # robosuite looks environments and grippers up by class name, in its own registries.

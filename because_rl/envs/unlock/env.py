@@ -12,21 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
-from minigrid.core.grid import Grid
-from minigrid.core.mission import MissionSpace
-from minigrid.core.world_object import Door, Key
-from minigrid.minigrid_env import MiniGridEnv
 
 from because_rl.envs import spurious as spurious_channels
-from because_rl.envs.world import Hidden, World, caption
+from because_rl.envs.world import Hidden, World, caption, needs_extra
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.graph import Graph
 from because_rl.rng import stream
+
+if TYPE_CHECKING:
+    from because_rl.envs.unlock.simulator import Room
 
 SIDE = 6
 CELLS = SIDE * SIDE
@@ -115,68 +114,6 @@ def draw_cues(seed: int, layout: Layout, spurious: int, split: str) -> np.ndarra
     return spurious_channels.categorical_channels(seed, spurious, signals, 4, split)
 
 
-class _Overlappable:
-    """The agent can stand on it: keys lie on the floor, and doors are hatches in the floor."""
-
-    def can_overlap(self) -> bool:
-        return True
-
-
-class FloorKey(_Overlappable, Key):
-    pass
-
-
-class FloorDoor(_Overlappable, Door):
-    pass
-
-
-class Room(MiniGridEnv):
-    """minigrid's engine, in which pick-up and toggle act on the agent's own cell instead of the one in front."""
-
-    def __init__(self) -> None:
-        self._act_on_own_cell = False
-        self.carrying: Any
-        mission = MissionSpace(lambda: "fetch the key and open every door")
-        super().__init__(mission, grid_size=SIDE + 2, max_steps=10**9, see_through_walls=True, highlight=False)
-
-    @property
-    def front_pos(self):
-        return np.asarray(self.agent_pos) if self._act_on_own_cell else super().front_pos
-
-    def _gen_grid(self, width: int, height: int) -> None:
-        self.grid = Grid(width, height)
-        self.grid.wall_rect(0, 0, width, height)
-        self.agent_pos, self.agent_dir = (1, 1), 0
-
-    def gen_obs(self) -> dict:
-        return {}  # the agent's field of view is not used, and costs most of minigrid's step
-
-    def object_at(self, cell: int):
-        return self.grid.get(int(COLUMN[cell]) + 1, int(ROW[cell]) + 1)
-
-    def put(self, cell: int, thing: Any) -> None:
-        self.grid.set(int(COLUMN[cell]) + 1, int(ROW[cell]) + 1, thing)
-
-    @property
-    def agent_cell(self) -> int:
-        return (int(self.agent_pos[1]) - 1) * SIDE + int(self.agent_pos[0]) - 1
-
-    @agent_cell.setter
-    def agent_cell(self, cell: int) -> None:
-        self.agent_pos = (int(COLUMN[cell]) + 1, int(ROW[cell]) + 1)
-
-    def move(self, direction: int) -> None:
-        self.agent_dir = (3, 1, 2, 0)[direction]  # minigrid counts right, down, left, up
-        self.step(self.actions.forward)
-
-    def on_own_cell(self, action: Any) -> None:
-        self._act_on_own_cell = True
-        try:
-            self.step(action)
-        finally:
-            self._act_on_own_cell = False
-
-
 class Unlock(World):
     """``gymnasium.make("because/Unlock-v1", split="I")``"""
 
@@ -230,22 +167,25 @@ class Unlock(World):
     # The simulator -----------------------------------------------------------------------------------
     def _place(self, seed: int) -> None:
         layout = draw_layout(seed, self.split)
-        self.room = Room() if not hasattr(self, "room") else self.room
+        if not hasattr(self, "room"):
+            with needs_extra("unlock"):
+                from because_rl.envs.unlock.simulator import Room
+            self.room = Room(SIDE)
         self.room.reset()
         self.room.agent_cell = layout.agent
-        self.room.put(layout.key, FloorKey("yellow"))
+        self.room.put(layout.key, self.room.make_key())
         for door in layout.doors:
-            self.room.put(door, FloorDoor("yellow", is_locked=True))
+            self.room.put(door, self.room.make_door())
         self._cues = draw_cues(seed, layout, self.spurious, self.split)
         self._hidden = {"u_c": layout.u_c, "u_pi": draw_u_pi(seed), "fewest_steps": layout.fewest_steps}
 
     def _advance(self, columns: np.ndarray) -> None:
         move, pick, open_ = columns[:4], columns[5], columns[7]
         below, carried_before = self.room.object_at(self.room.agent_cell), self.room.carrying
-        if pick and isinstance(below, Key):
+        if pick and self.room.is_key(below):
             self.room.carrying = None  # minigrid's agent carries one object: a new key replaces it
             self.room.on_own_cell(self.room.actions.pickup)
-        if open_ and isinstance(below, Door) and below.is_locked:
+        if open_ and self.room.is_door(below) and below.is_locked:
             # A key that is picked in this step does not open a door yet: only the key carried before counts.
             carried_now, self.room.carrying = self.room.carrying, carried_before
             self.room.on_own_cell(self.room.actions.toggle)
@@ -258,9 +198,9 @@ class Unlock(World):
         state[self.room.agent_cell] = 1
         for cell in range(CELLS):
             thing = self.room.object_at(cell)
-            if isinstance(thing, Key):
+            if self.room.is_key(thing):
                 state[CELLS + cell] = 1
-            elif isinstance(thing, Door) and thing.is_locked:
+            elif self.room.is_door(thing) and thing.is_locked:
                 state[2 * CELLS + cell] = 1
         state[3 * CELLS + int(self.room.carrying is not None)] = 1
         return np.concatenate([state, self._cues])
@@ -273,14 +213,14 @@ class Unlock(World):
 
     def snapshot(self) -> Any:
         objects = [self.room.object_at(cell) for cell in range(CELLS)]
-        locked = [isinstance(thing, Door) and thing.is_locked for thing in objects]
+        locked = [self.room.is_door(thing) and thing.is_locked for thing in objects]
         return objects, locked, self.room.agent_cell, self.room.agent_dir, self.room.carrying, self._cues.copy()
 
     def restore(self, snapshot: Any) -> None:
         objects, locked, agent, direction, carrying, cues = snapshot
         for cell, (thing, lock) in enumerate(zip(objects, locked, strict=True)):
             self.room.put(cell, thing)
-            if isinstance(thing, Door):
+            if self.room.is_door(thing):
                 thing.is_locked, thing.is_open = lock, not lock
         self.room.agent_cell, self.room.agent_dir = agent, direction
         self.room.carrying, self._cues = carrying, cues.copy()
@@ -290,21 +230,23 @@ class Unlock(World):
         if factor == "agent":
             self.room.agent_cell = int(value.argmax())
         elif factor == "has_key":
-            self.room.carrying = FloorKey("yellow") if value[1] else None
+            self.room.carrying = self.room.make_key() if value[1] else None
         elif factor in ("key", "door"):
-            kind, other = (Key, Door) if factor == "key" else (Door, Key)
+            is_kind, is_other = self.room.is_key, self.room.is_door
+            if factor == "door":
+                is_kind, is_other = is_other, is_kind
             cells = [int(cell) for cell in np.flatnonzero(value)]
-            if any(isinstance(self.room.object_at(cell), other) for cell in cells):
+            if any(is_other(self.room.object_at(cell)) for cell in cells):
                 raise BecauseError(
                     f"Cannot put the {factor} on a cell that holds another object.",
                     need="a free cell (minigrid allows one object per cell).",
                     fix="choose another value.",
                 )
             for cell in range(CELLS):
-                if isinstance(self.room.object_at(cell), kind):
+                if is_kind(self.room.object_at(cell)):
                     self.room.put(cell, None)
             for cell in cells:
-                self.room.put(cell, FloorKey("yellow") if kind is Key else FloorDoor("yellow", is_locked=True))
+                self.room.put(cell, self.room.make_key() if factor == "key" else self.room.make_door())
         else:
             start = self.factors[factor].start - (3 * CELLS + 2)
             self._cues[start : start + 4] = value

@@ -24,25 +24,33 @@ from because_rl.statistics import (
     welch,
 )
 
-TABLE = "table.json"
+TABLE, SUBSET = "table.json", "table-subset.json"
 COLUMNS = ("method", "task", "dataset", "split", "episodes", "success", "low95", "high95", "steps", "seeds", "per_seed")
 
 
 # The table of a sweep ----------------------------------------------------------------------------------
 
 
-def write_table(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> list[dict[str, Any]]:
-    """Write ``table.json`` and ``table.csv`` of the finished cells, and return the rows.
+def write_table(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> tuple[Path, list[dict[str, Any]]]:
+    """Write ``table.json`` and ``table.csv`` of the finished cells; returns the path of the first and the rows.
 
-    The same cells give the same bytes. `any_code` is that of `find_cells`.
+    If there is a table with other methods or tasks, as that of a whole grid beside a part of it, it stays and this one
+    is written to ``table-subset.json`` and ``table-subset.csv``. The same cells give the same bytes. `any_code` is that
+    of `find_cells`.
     """
     groups: dict[tuple[str, str, str], list[tuple[str, dict[str, Any]]]] = {}
     for _, cell in sorted(find_cells(jobs, folder, any_code).items()):
         groups.setdefault((cell["label"], cell["dataset"], cell["split"]), []).append((cell["file"], cell))
     rows = [_row(label, cells) for (label, _, _), cells in sorted(groups.items())]
-    write_json(folder / TABLE, {"rows": rows})
-    write_text(folder / "table.csv", csv_text(rows, COLUMNS))
-    return rows
+    before = read_json(folder / TABLE)["rows"] if (folder / TABLE).exists() else []
+    path = folder / (SUBSET if _tasks(before) - _tasks(rows) else TABLE)
+    write_json(path, {"rows": rows})
+    write_text(path.with_suffix(".csv"), csv_text(rows, COLUMNS))
+    return path, rows
+
+
+def _tasks(rows: Iterable[Mapping[str, Any]]) -> set[tuple[Any, Any]]:
+    return {(row.get("method"), row.get("task")) for row in rows}
 
 
 def _row(label: str, cells: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:

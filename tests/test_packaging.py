@@ -1,0 +1,110 @@
+"""What a plain ``pip install because-rl`` gives: commands that need no simulator, types, and a readable description."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
+
+import pytest
+import yaml
+
+from because_rl import __version__
+from tests.runs.small import DATA, SETTINGS
+from tests.support import REPOSITORY, arrays, because, write
+
+# Each line of stdin is a command, which must end well or, after "!", with exit code 2.
+WITHOUT_SIMULATORS = textwrap.dedent("""
+    import contextlib, io, json, sys
+
+    BLOCKED = {"minigrid", "highway_env", "robosuite", "mujoco", "numba", "cv2", "pygame"}
+
+    class Block:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in BLOCKED:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, Block())
+    from because_rl.cli.main import main
+    import because_rl.runs.fit
+
+    for line in sys.stdin:
+        failing, words = line.startswith("!"), json.loads(line.lstrip("!"))
+        sys.argv, stderr, code = ["because", *words], io.StringIO(), 0
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code or 0
+        assert code == (2 if failing else 0), (words, stderr.getvalue())
+        if failing:
+            print(stderr.getvalue().splitlines()[-1])
+    assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
+""")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_fit", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_commands_that_need_no_simulator_import_none(tmp_path, with_fit):
+    """Three commands that need one name the extra to install. The training is that of tests/runs, which is cached."""
+    log, spec, root = write(tmp_path / "log.hdf5", arrays(40, 10)), tmp_path / "factors.yaml", ("--root", str(tmp_path))
+    untrained = {"mask": "full", "hidden": 16, "batch": 32, "world_steps": 0, "energy_steps": 0}
+    commands = [
+        ["tasks"],
+        *(["factors", world] for world in ("lift", "unlock", "crash")),
+        *(["graph", world, "-o", str(tmp_path / f"{world}.svg")] for world in ("lift", "unlock", "crash")),
+        ["collect", "unlock-medium", "--episodes", "20", "--workers", "1", *root],
+        ["train", "ccil", "--data", DATA, "--seeds", "2", "--chunk", "10", *options(SETTINGS), *root],
+        ["factors", str(log), "-o", str(spec)],
+    ]
+    if with_fit:
+        fit = ["fit", str(log), "--factors", str(spec), "-o", str(tmp_path / "fitted"), "--seeds", "1"]
+        commands.append([*fit, *options(untrained)])
+    failing = [
+        ["show", "unlock-I-expert", "-o", str(tmp_path / "a.png")],
+        ["show", "crash-I-expert", "-o", str(tmp_path / "a.png")],
+        ["collect", "lift-medium", "--workers", "1", *root],
+    ]
+    lines = [*map(json.dumps, commands), *("!" + json.dumps(words) for words in failing)]
+    command = [sys.executable, "-c", WITHOUT_SIMULATORS]
+    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    for line, extra in zip(done.stdout.splitlines(), ("unlock", "crash", "lift"), strict=True):
+        assert f"pip install 'because-rl[{extra}]'" in line
+
+
+def options(settings):
+    return [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+
+
+def test_version_is_one_line_and_the_same_everywhere():
+    words = because("--version").stdout.split()
+    assert words[:2] == ["because-rl", __version__]
+    assert words[2::2] == ["(Python", "jax"]
+    assert yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())["version"] == __version__
+
+
+def test_readme_for_an_index_has_no_relative_links():
+    spec = spec_from_file_location("setup_script", REPOSITORY / "setup.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = module.readme_for_an_index((REPOSITORY / "README.md").read_text())
+    assert "](https://sites.google.com/view/be-cause)" in text
+    assert text.count("](") == text.count("](https://")
+    assert "![" not in text
+
+
+def test_package_has_its_types_and_lists_its_data():
+    data = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    listed = {file for name, globs in data.items() for g in globs for file in folder(name).glob(g)}
+    kept = {
+        file for file in (REPOSITORY / "because_rl").rglob("*") if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert {file for file in kept if file.suffix != ".py"} == listed
+    assert REPOSITORY / "because_rl/py.typed" in listed
+
+
+def folder(package):
+    return REPOSITORY.joinpath(*package.split("."))
