@@ -81,7 +81,7 @@ class Transitions:
             next_state: (n, state columns) at t+1.
             episode: (n,) the episode of each row, numbers or text; rows of one episode are made adjacent.
             factors: the named columns, or the file of a factor spec.
-            goal: (goal columns,) or (n, goal columns); None where there is none.
+            goal: (goal columns,) or (n, goal columns); None: not known, which is enough to discover and to model.
             reward: (n,); None: 1 where the goal is reached, else 0.
             name: of the dataset, for messages.
         """
@@ -93,14 +93,16 @@ class Transitions:
         taken = np.asarray(action)
         if spec.codes is not None and taken.ndim == 1:
             taken = spec.encode_action(_check_numbers(taken, len(spec.codes), name))
-        goals = np.zeros((n, 0)) if goal is None else np.asarray(goal)
-        goals = np.broadcast_to(goals, (n, goals.shape[-1]))
         after = _columns("next state", next_state, n, spec.state_size, name)[order]
-        wanted = _columns("goal", goals, n, spec.goal_size, name)[order]
+        wanted, ended = np.zeros((n, 0), np.float32), np.zeros(n, bool)
+        if goal is not None:
+            goals = np.broadcast_to(np.asarray(goal), (n, np.shape(goal)[-1]))
+            wanted = _columns("goal", goals, n, spec.goal_size, name)[order]
+            ended = np.asarray(spec.reached(after, wanted)) & bool(spec.goal)
         start = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
         lengths = np.diff(np.append(start, n))
         last = np.isin(np.arange(n), start + lengths - 1)
-        reached = last & np.broadcast_to(spec.reached(after, wanted), n) & bool(spec.goal)
+        reached = last & ended
         rewards = reached.astype(np.float32) if reward is None else _columns("reward", reward, n, None, name)[order]
         return cls(
             spec,

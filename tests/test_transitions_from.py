@@ -34,7 +34,7 @@ def test_rows_of_an_episode_become_adjacent_and_ends_are_found():
         ({"state": np.zeros((4, 3))}, r"state has shape \(4, 3\)"),
         ({"action": [0, 1, 2, 0]}, "not one of the 2"),
         ({"next_state": np.full((4, 2), np.nan)}, "next state is not finite in row 0"),
-        ({"goal": None}, r"goal has shape \(4, 0\)"),
+        ({"goal": [1, 2]}, r"goal has shape \(4, 2\)"),
         ({"state": [["a", "b"]] * 4}, "cannot be read as numbers"),
     ],
 )

@@ -16,7 +16,7 @@ def test_it_drops_what_does_not_cause_the_action():
     settings = {"hidden": 32, "batch": 128, "steps": 1000, "rate": 3e-3}
     settings |= {"greedy": True, "mask_rate": 0.02, "weight": 0.03}
     agent = make_method("ccil", settings).fit(data, Run([0, 1]))
-    cause, marker, nuisance = np.asarray(jax.nn.sigmoid(agent._actors.theta)).T
+    cause, marker, nuisance = np.asarray(jax.nn.sigmoid(agent.actors.theta)).T
     assert (cause > 0.9).all()
     assert (marker < 0.5).all()
     assert (nuisance < 0.5).all()

@@ -34,7 +34,7 @@ def variance_between_environments(agent, data, side, k):
     train = ~data.held_out
     stats = statistics(Layout(data.factors), data.state[train], data.action[train], data.next_state[train])
     x = jax.vmap(PolicyInput(data.factors, stats))(jnp.asarray(data.state), jnp.asarray(data.goal))[:, :3]
-    phi = np.asarray(jax.vmap(partial(icil.encode, of_seed(agent._actors.phi, k)))(x))
+    phi = np.asarray(jax.vmap(partial(icil.encode, of_seed(agent.actors.phi, k)))(x))
     difference = phi[side > 0].mean(0) - phi[side < 0].mean(0)
     return (difference**2).sum() / 4 / phi.var(0).sum()
 

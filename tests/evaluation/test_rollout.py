@@ -20,7 +20,7 @@ from because_rl.evaluation.oracle_unlock import UnlockOracle
 from because_rl.evaluation.rollout import SUBCASES, Outcome, evaluate, layouts, legal, roll, summarise
 from because_rl.rng import stream
 from because_rl.runs.oracle import oracle
-from because_rl.training.method import Agent
+from because_rl.training.method import Controller
 
 
 # The oracle planners -----------------------------------------------------------------------------------
@@ -131,15 +131,16 @@ def test_an_unknown_world_is_named():
 
 
 # Evaluation --------------------------------------------------------------------------------------------
-class TwoSeeds(Agent):
+class TwoSeeds(Controller):
     """Seed 0 plans with the true model; seed 1 always moves up and soon stands at the wall."""
 
     seeds = (0, 1)
 
-    def begin(self, worlds, seed):
+    def start(self, worlds, seed):
         self.worlds, self.seed, self.calls = worlds, seed, []
         self.oracle = UnlockOracle()
         self.oracle.begin(make_batch("unlock"))
+        return self
 
     def act(self, state, goal, steps_left):
         self.calls.append((state, steps_left))

@@ -257,9 +257,9 @@ def test_episodic_loss_of_a_model_in_which_nothing_moves():
         factors=factors,
         parameters=jnp.zeros(2),
         learned=SimpleNamespace(successor=lambda p, s, a: (s + p, jnp.log(0.9), 0.0)),
-        begin=lambda worlds, seed: None,
-        act=lambda state, goal, left: np.stack([planner.act(state[0], goal[0], left), np.full(len(goal[1]), idle)]),
     )
+    agent.start = lambda worlds, seed: agent
+    agent.act = lambda state, goal, left: np.stack([planner.act(state[0], goal[0], left), np.full(len(goal[1]), idle)])
     losses = episodic_loss(agent, "unlock", "O", 6)
     assert losses.success.tolist() == [[True] * 6, [False] * 6]
     np.testing.assert_allclose(losses.loss[0], -np.log(0.1), rtol=1e-4)

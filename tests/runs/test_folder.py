@@ -15,7 +15,7 @@ from tests.runs.small import DATA, OTHER_DATA, SETTINGS, SMALL
 
 def test_run_folder_describes_its_run(home):
     record = read_run(home / "run")
-    assert record["finished"] == ["ccil.npz"]
+    assert record["finished"] == ["agent/agent.json", "agent/weights.safetensors", "ccil.npz"]
     assert (record["method"], record["dataset"], record["seeds"], record["horizon"]) == ("ccil", DATA, [0, 1], 15)
     assert record["config"]["hidden"] == 8
     assert record["config"]["keep"] == 0.95

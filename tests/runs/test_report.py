@@ -28,7 +28,7 @@ def evaluated(home, tmp_path_factory):
     """CCIL, hardly trained, evaluated in three scenes of I."""
     folder = tmp_path_factory.mktemp("report") / "run"
     shutil.copytree(home / "run", folder)
-    evaluate_run(folder, home, "I", 3)
+    evaluate_run(folder, "I", 3)
     return folder
 
 

@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import sys
+import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ def _robosuite() -> Any:
     """robosuite, imported on first use: it takes seconds and is an optional extra."""
     try:
         _import_mujoco()
-        with _quiet(), _unchanged_render_backend():
+        with _quiet(), _unchanged_render_backend(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about its source, the first time that Python 3.12 compiles it
             import robosuite
             from robosuite.environments.manipulation.lift import Lift
             from robosuite.models.grippers import register_gripper
