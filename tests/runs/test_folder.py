@@ -56,10 +56,10 @@ def test_changed_run_description_is_refused(home, tmp_path, change):
     ],
 )
 def test_run_is_not_overwritten_by_another(home, change, message):
-    before = {file: file.read_bytes() for file in (home / "run").iterdir()}
+    before = {file: file.read_bytes() for file in (home / "run").rglob("*.*")}
     with pytest.raises(BecauseError, match=message):
         train("ccil", root=home, folder=home / "run", **({"dataset": DATA, "resume": True} | SMALL | change))
-    assert {file: file.read_bytes() for file in (home / "run").iterdir()} == before
+    assert {file: file.read_bytes() for file in (home / "run").rglob("*.*")} == before
 
 
 def test_folder_without_a_run_is_refused(home, tmp_path):
