@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+# Python compiles a module when it is first imported; pip would compile several times as many, on one core.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 ROOT   ?= demo
 # Worlds and learners are small: threads inside BLAS only get in each other's way.
 export OMP_NUM_THREADS ?= 1
@@ -16,11 +18,12 @@ export PYTHONDONTWRITEBYTECODE :=
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock pyproject.toml
+# Two at a time: pip uses one core. The order does not matter, since no dependencies are looked up.
+$(STAMP): requirements.lock pyproject.toml setup.py
 	@[ -n "$(PYTHON)" ] || { echo "Needs Python 3.11, 3.12 or 3.13 with venv and pip: on Debian, apt-get install python3 python3-venv"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	grep -v '^#' requirements.lock | xargs -P 2 -n 20 $(PIP)
+	$(PIP) --no-build-isolation -e .
 	@touch $@
 
 demo: setup

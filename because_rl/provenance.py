@@ -22,6 +22,7 @@ def revision() -> str:
     if given := os.environ.get("BECAUSE_REVISION"):
         return given
     try:
+        _git("ls-files", "--error-unmatch", Path(__file__).name)  # installed in a folder of another repository: fails
         # Only the source counts as changed: the runs that ask write result files into the same tree.
         changed = _git("status", "--porcelain", "--", ".", "../pyproject.toml")
         return _git("rev-parse", "HEAD") + ("+changes" if changed else "")

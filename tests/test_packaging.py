@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 import pytest
 import yaml
 
-from because_rl import __version__
+from because_rl import __version__, provenance
 from tests.runs.small import DATA, SETTINGS
 from tests.support import REPOSITORY, arrays, because, write
 
@@ -108,3 +108,14 @@ def test_package_has_its_types_and_lists_its_data():
 
 def folder(package):
     return REPOSITORY.joinpath(*package.split("."))
+
+
+def test_revision_is_not_that_of_a_repository_around_the_package(tmp_path, monkeypatch):
+    monkeypatch.delenv("BECAUSE_REVISION", raising=False)
+    commit = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "theirs")
+    for arguments in (("init", "-q"), commit):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    (tmp_path / "because_rl").mkdir()
+    (tmp_path / "because_rl/provenance.py").write_text("")
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "because_rl/provenance.py"))
+    assert provenance.revision().startswith("unknown")
