@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import typer
 
 from because_rl.algorithms.presets import VARIANTS, WORLD_SETTINGS
-from because_rl.datasets.paths import list_datasets
+from because_rl.datasets.paths import list_datasets, short_name
 from because_rl.envs.tasks import BEHAVIOURS, TASKS, WORLDS
 
 METHOD_NAMES = tuple(dict.fromkeys((*VARIANTS, *WORLD_SETTINGS)))
@@ -40,7 +40,7 @@ def complete_recipe(incomplete: str) -> list[str]:
 def complete_dataset(ctx: typer.Context, incomplete: str) -> list[str]:
     """The datasets under the root, by id and, for ours, by their short names."""
     ids = list_datasets(ctx.params.get("root"))
-    short = [name.removeprefix("because/").removesuffix("-v0") for name in ids if name.startswith("because/")]
+    short = [short_name(name) for name in ids if name.startswith("because/")]
     return _matching([*short, *ids], incomplete)
 
 

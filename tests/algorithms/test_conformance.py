@@ -165,13 +165,15 @@ for folder in sys.argv[3:]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", [("because", "icil"), pytest.param(DISTINCT, marks=pytest.mark.long)])
-def test_saved_agents_act_the_same_in_another_process(names, tmp_path):
-    data = data_of("crash")
+@pytest.mark.parametrize(
+    ("names", "world"), [(("because", "icil"), "lamps"), pytest.param(DISTINCT, "crash", marks=pytest.mark.long)]
+)
+def test_saved_agents_act_the_same_in_another_process(names, world, tmp_path):
+    data = data_of(world)
     folders = {name: tmp_path / name / "agent" for name in names}
     expected = {}
     for name, folder in folders.items():
-        agent = train(name, "crash", None)[1]
+        agent = train(name, world, None)[1]
         agent.save(folder)
         expected[name] = agent.act(data.state[:4], data.goal[:4])
     np.save(tmp_path / "state.npy", data.state[:4])

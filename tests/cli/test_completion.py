@@ -12,7 +12,8 @@ from tests.support import because
 
 
 def test_methods_are_those_of_the_registry():
-    assert sorted(completion.METHOD_NAMES) == sorted(METHODS)
+    assert set(completion.METHOD_NAMES) <= set(METHODS)
+    assert len(completion.METHOD_NAMES) >= 15  # those that have settings for a world
     assert completion.complete_method("mn") == ["mnm"]
     assert completion.complete_methods("because,mo") == ["because,mopo"]
     assert completion.complete_methods("mnm,mn") == []

@@ -27,7 +27,7 @@ def few_frames(monkeypatch):
 def evaluated(home, tmp_path_factory):
     """CCIL, hardly trained, evaluated in three scenes of I."""
     folder = tmp_path_factory.mktemp("report") / "run"
-    shutil.copytree(home / "run", folder)
+    shutil.copytree(home / "run", folder, ignore=shutil.ignore_patterns("evaluation-*"))  # of other tests
     evaluate_run(folder, "I", 3)
     return folder
 
