@@ -29,6 +29,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from because_rl.models.layout import Family, Layout
 from because_rl.models.nets import MLP, SharedMLP, normal, silu
 from because_rl.models.prepared_data import Statistics
+from because_rl.training.stage import sequential_ops
 
 ZOOM = 10.0
 """Differences are also seen through asinh(ZOOM d): what matters of a distance is often whether it is small."""
@@ -302,9 +303,8 @@ def whiten(features: Float[Array, "rows members width"]) -> tuple[Array, Whiteni
 def whiten_mu(worlds: BilinearModel, stats: Statistics, states: Float[Array, "rows state"]) -> list[Whitening]:
     """For each family the whitening of mu over (at most 4,000 of) the states; `worlds` has a leading axis of seeds."""
     rows = states[:: whitening_stride(len(states))]
-    return jax.jit(jax.vmap(lambda model: [whiten(f)[1] for f in jax.vmap(partial(model.represent, stats))(rows)]))(
-        worlds
-    )
+    over_seeds = jax.vmap(lambda model: [whiten(f)[1] for f in jax.vmap(partial(model.represent, stats))(rows)])
+    return jax.jit(over_seeds, compiler_options=sequential_ops())(worlds)
 
 
 def whitening_stride(rows: int) -> int:

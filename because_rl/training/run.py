@@ -8,6 +8,7 @@ one chunk, and what follows is the same to the bit as if it had not been killed.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,16 @@ def as_run(seeds: Seeds) -> Run:
     """
     if isinstance(seeds, Run):
         return seeds
-    return Run(range(seeds) if isinstance(seeds, int) else seeds)
+    return Run(range(seeds) if isinstance(seeds, int) else seeds, report=_show_progress)
+
+
+def _show_progress(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
+    """One line on a terminal that is written over; nothing where stderr is a file."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(
+            f"\r{stage}: {done} of {total} steps, loss {metrics['loss']:.4g}   ", end=end, file=sys.stderr, flush=True
+        )
 
 
 class Run:
