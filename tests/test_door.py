@@ -47,6 +47,18 @@ def test_the_python_of_the_readme_runs_as_it_stands(root, monkeypatch):
     assert (root / "policy" / WEIGHTS).stat().st_size < 5e6
 
 
+@pytest.mark.long
+def test_mypy_strict_accepts_the_python_of_the_readme(tmp_path):
+    (tmp_path / "user.py").write_text(readme_python() + "\nreveal_type(agent)\nreveal_type(uncertainty)\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run([*command, str(tmp_path / "user.py")], capture_output=True, text=True, cwd=REPOSITORY)
+    lines = [line for line in done.stdout.splitlines() if "user.py" in line]
+    assert [line.partition('"')[2].partition("[")[0].rstrip('"') for line in lines] == [
+        "because_rl.training.method.Agent",
+        "numpy.ndarray",
+    ], done.stdout
+
+
 def test_every_exported_name_exists_and_no_other():
     for name in br.__all__:
         assert getattr(br, name).__module__.startswith("because_rl.")

@@ -34,8 +34,9 @@ from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, fa
 from because_rl.models.layout import Layout
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary, prepare
-from because_rl.planning.agent import PlannerAgent, PlanningMethod
+from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.training.method import Agent
 from because_rl.training.run import Run, Seeds, as_run
 from because_rl.training.stage import Stage
 from because_rl.transitions import Transitions
@@ -64,9 +65,7 @@ class Because(PlanningMethod):
     def __init__(self, config: BecauseConfig | None = None):
         self.config = config or BecauseConfig()
 
-    def fit(
-        self, data: Transitions, seeds: Seeds = 1, mask: CausalMask | Graph | np.ndarray | None = None
-    ) -> PlannerAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1, mask: CausalMask | Graph | np.ndarray | None = None) -> Agent:
         """`mask`: what `discover` returned, a graph, or (inputs, targets) weights; None: estimated from the data."""
         c, run, prepared = self.config, as_run(seeds), prepare(data)
 

@@ -36,7 +36,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from because_rl.models.nets import MLP, uniform
 from because_rl.models.policy import (
     ActionDistribution,
-    ActorAgent,
     ActorMethod,
     Choose,
     PolicyInput,
@@ -45,6 +44,7 @@ from because_rl.models.policy import (
     sample_bernoulli,
 )
 from because_rl.models.prepared_data import Summary, summarise
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -71,7 +71,7 @@ class CCIL(ActorMethod):
     def __init__(self, config: CCILConfig | None = None):
         self.config = config or CCILConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> ActorAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         run, train = as_run(seeds), ~data.held_out
         summary = summarise(data, train)
         nets = run.fit(self._stage(summary), data.batch(train), ())

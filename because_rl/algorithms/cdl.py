@@ -51,8 +51,9 @@ from because_rl.models.nets import normal, silu, uniform
 from because_rl.models.objective import Weights, background
 from because_rl.models.policy import sample_bernoulli
 from because_rl.models.prepared_data import Statistics, Summary, prepare
-from because_rl.planning.agent import PlannerAgent, PlanningMethod
+from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, fit_proposals
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -95,7 +96,7 @@ class CDL(PlanningMethod):
     def __init__(self, config: CDLConfig | None = None):
         self.config = config or CDLConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         c, run, prepared = self.config, as_run(seeds), prepare(data)
         rows = np.flatnonzero(data.held_out)
         held_out = data.batch(rows[np.linspace(0, len(rows) - 1, min(len(rows), HELD_OUT_ROWS)).astype(int)])

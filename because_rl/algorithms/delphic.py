@@ -50,8 +50,9 @@ from because_rl.models.nets import MLP, normal
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.policy import ActionDistribution, PolicyInput, action_distribution
 from because_rl.models.prepared_data import LEAST, PreparedData, Statistics, Summary, action_statistics, prepare
-from because_rl.planning.agent import PlannerAgent, PlanningMethod
+from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -76,7 +77,7 @@ class Delphic(PlanningMethod):
     def __init__(self, config: DelphicConfig | None = None):
         self.config = config or DelphicConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         c, run, prepared, train = self.config, as_run(seeds), prepare(data), ~data.held_out
         mask = full_mask(data.factors)
         layout, stats = prepared.layout, prepared.stats

@@ -49,8 +49,9 @@ from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
 from because_rl.models.prepared_data import LEAST, Statistics, Summary, prepare
-from because_rl.planning.agent import PlannerAgent, PlanningMethod
+from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, fit_proposals
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -86,7 +87,7 @@ class DenoisedMDP(PlanningMethod):
     def __init__(self, config: DenoisedMDPConfig | None = None):
         self.config = config or DenoisedMDPConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         c, run, prepared = self.config, as_run(seeds), prepare(data)
         rewards = mean_and_std(data.reward[~data.held_out])
         world = run.fit(denoised_stage(c, prepared.layout, prepared.stats, rewards), prepared.train, ()).world

@@ -42,8 +42,9 @@ from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import SharedMLP, normal, silu
 from because_rl.models.objective import Weights, background
 from because_rl.models.prepared_data import Statistics, Summary, prepare
-from because_rl.planning.agent import PlannerAgent, PlanningMethod
+from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, fit_proposals, full_mask
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -69,7 +70,7 @@ class GNN(PlanningMethod):
     def __init__(self, config: GNNConfig | None = None):
         self.config = config or GNNConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         c, run, prepared = self.config, as_run(seeds), prepare(data)
         world = run.fit(gnn_stage(c, prepared.layout, prepared.stats), prepared.train, ())
         proposals = fit_proposals(c, prepared, run, full_mask(data.factors))

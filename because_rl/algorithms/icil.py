@@ -46,7 +46,6 @@ from because_rl.models.latent import information_bound
 from because_rl.models.nets import MLP, normal, uniform
 from because_rl.models.policy import (
     ActionDistribution,
-    ActorAgent,
     ActorMethod,
     Choose,
     PolicyInput,
@@ -54,6 +53,7 @@ from because_rl.models.policy import (
     imitate,
 )
 from because_rl.models.prepared_data import Statistics, Summary, summarise
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -107,7 +107,7 @@ class ICIL(ActorMethod):
     def __init__(self, config: ICILConfig | None = None):
         self.config = config or ICILConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> ActorAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         c, run, train, size = self.config, as_run(seeds), ~data.held_out, data.factors.state_size
         summary = summarise(data, train)
         stats, policy_input, batch = summary.stats, PolicyInput(data.factors, summary.stats), data.batch(train)

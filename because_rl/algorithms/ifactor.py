@@ -66,8 +66,9 @@ from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
 from because_rl.models.objective import Weights, background
 from because_rl.models.prepared_data import Statistics, Summary, prepare
-from because_rl.planning.agent import PlannerAgent, PlanningMethod
+from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import fit_proposals
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -100,7 +101,7 @@ class IFactor(PlanningMethod):
     def __init__(self, config: IFactorConfig | None = None):
         self.config = config or IFactorConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         c, run, prepared, train = self.config, as_run(seeds), prepare(data), ~data.held_out
         to_go = reward_to_go(data, c.discount)[train]
         rewards = mean_and_std(data.reward[train], to_go)

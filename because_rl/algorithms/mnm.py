@@ -53,8 +53,9 @@ from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.policy import UNIFORM_CLIP, sample_bernoulli, sample_one_hot
 from because_rl.models.prepared_data import Statistics, Summary, prepare
 from because_rl.models.value import Value, value_loss, value_of_goal
-from because_rl.planning.agent import PlannerAgent, PlanningMethod
+from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -81,7 +82,7 @@ class MnM(PlanningMethod):
     def __init__(self, config: MnMConfig | None = None):
         self.config = config or MnMConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         c, run, prepared, mask = self.config, as_run(seeds), prepare(data), full_mask(data.factors)
         gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
         nets = run.fit(mnm_stage(c, prepared.layout, prepared.stats), prepared.train, gates)

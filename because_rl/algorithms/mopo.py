@@ -27,8 +27,9 @@ from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
 from because_rl.models.layout import Layout
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary, prepare
-from because_rl.planning.agent import PlannerAgent, PlanningMethod
+from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -47,7 +48,7 @@ class MOPO(PlanningMethod):
     def __init__(self, config: MOPOConfig | None = None):
         self.config = config or MOPOConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> PlannerAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         c, run, prepared, mask = self.config, as_run(seeds), prepare(data), full_mask(data.factors)
         gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
         ensemble = run.fit(ensemble_stage(c, prepared), prepared.train, gates)

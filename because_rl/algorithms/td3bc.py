@@ -30,8 +30,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
 from because_rl.models.nets import MLP, normal
-from because_rl.models.policy import ActorAgent, ActorMethod, Choose, PolicyInput, check_actions
+from because_rl.models.policy import ActorMethod, Choose, PolicyInput, check_actions
 from because_rl.models.prepared_data import Statistics, Summary, summarise
+from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
@@ -62,7 +63,7 @@ class TD3BC(ActorMethod):
     def __init__(self, config: TD3BCConfig | None = None):
         self.config = config or TD3BCConfig()
 
-    def fit(self, data: Transitions, seeds: Seeds = 1) -> ActorAgent:
+    def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         run, train = as_run(seeds), ~data.held_out
         summary = summarise(data, train)
         policy_input, actions = PolicyInput(data.factors, summary.stats), make_actions(data.factors, summary.stats)
