@@ -39,7 +39,12 @@ class Camera:
         try:
             from robosuite.utils.binding_utils import MjRenderContextOffscreen
 
-            self._context = MjRenderContextOffscreen(sim, device_id=-1, max_width=WIDTH, max_height=HEIGHT)
+            class Context(MjRenderContextOffscreen):
+                def __del__(self) -> None:
+                    if hasattr(self, "con"):  # not if it could not be made
+                        super().__del__()
+
+            self._context = Context(sim, device_id=-1, max_width=WIDTH, max_height=HEIGHT)
         except Exception as error:  # OpenGL bindings raise many types of error when a library is missing
             raise BecauseError(
                 f"Lift cannot render here ({type(error).__name__}: {error}).",
