@@ -108,6 +108,21 @@ def small(kind, episodes=12):
     return logged(factors, state, action, state + 0.1, rng.random((n, 1)))
 
 
+def lamps(episodes=20):
+    """A lamp that one of two actions switches, and a cue that has no effect."""
+    rng, n = stream(0, "lamps"), episodes * LENGTH
+    factors = FactorSpec(
+        pack(("lamp", 2, "categorical", "light"), ("cue_2", 2, "categorical", "light")),
+        pack(("switch", 2, "categorical")),
+        (GoalFactor("on", 0, 2, "categorical", factor="lamp"),),
+        codes=((1.0, 0.0), (0.0, 1.0)),
+    )
+    lamp, cue = rng.integers(0, 2, (2, n))
+    switch = (rng.random(n) < np.where(lamp, 0.2, 0.9)).astype(int)
+    state, after = (np.hstack([np.eye(2)[part], np.eye(2)[cue]]) for part in (lamp, lamp ^ switch))
+    return logged(factors, state, np.eye(2)[switch], after, np.eye(2)[np.ones(n, int)])
+
+
 def of_seed(tree, k):
     return jax.tree.map(lambda a: a[k], tree)
 

@@ -21,7 +21,7 @@ from because_rl.errors import BecauseError
 from because_rl.training.run import Run
 from benchmarks.__main__ import bench
 from tests.chromium import CHROMIUM, Browser
-from tests.support import small
+from tests.support import lamps
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
@@ -212,7 +212,7 @@ def test_the_method_that_the_docs_write_learns_and_acts(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "entropy", entropy)
     spec.loader.exec_module(entropy)
     monkeypatch.setitem(METHODS, "entropy", Entry(entropy.Entropy, entropy.EntropyConfig))
-    data, run = small("unlock"), Run([0, 1], chunk=20)
+    data, run = lamps(), Run([0, 1], chunk=20)
     agent = make_method("entropy", {"world_steps": 60, "batch": 32, "hidden": 16, "rate": 1e-2}).fit(data, run)
     action = agent.act(data.state[:3], data.goal[:3])
     loss = run.history["world"]["nll"]

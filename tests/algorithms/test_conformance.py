@@ -20,13 +20,12 @@ import pytest
 from because_rl.algorithms.registry import METHODS, load_agent, make_method
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
-from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.io import read_arrays
 from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.training.stage import skeleton, start
-from tests.support import LENGTH, logged, small
+from tests.support import LENGTH, lamps, logged, small
 
 CHUNK = 20
 TINY = {"hidden": 8, "batch": 16, "steps": 2 * CHUNK, "world_steps": 2 * CHUNK, "energy_steps": 2 * CHUNK}
@@ -52,21 +51,6 @@ def make(name):
 @cache
 def data_of(world):
     return lamps() if world == "lamps" else small(world)
-
-
-def lamps(episodes=20):
-    """A lamp that one of two actions switches, and a cue that has no effect."""
-    rng, n = stream(0, "lamps"), episodes * LENGTH
-    factors = FactorSpec(
-        pack(("lamp", 2, "categorical", "light"), ("cue_2", 2, "categorical", "light")),
-        pack(("switch", 2, "categorical")),
-        (GoalFactor("on", 0, 2, "categorical", factor="lamp"),),
-        codes=((1.0, 0.0), (0.0, 1.0)),
-    )
-    lamp, cue = rng.integers(0, 2, (2, n))
-    switch = (rng.random(n) < np.where(lamp, 0.2, 0.9)).astype(int)
-    state, after = (np.hstack([np.eye(2)[part], np.eye(2)[cue]]) for part in (lamp, lamp ^ switch))
-    return logged(factors, state, np.eye(2)[switch], after, np.eye(2)[np.ones(n, int)])
 
 
 class Killed(Exception):
