@@ -46,6 +46,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site):
     for page in ROOT.glob("docs/**/*.md"):
         assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").exists()
@@ -56,6 +57,7 @@ def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@pytest.mark.slow
 def test_the_site_works_from_disk_on_a_dark_phone(site, tmp_path):
     with Browser(tmp_path / "chromium") as browser:
         browser.open((site / "concepts.html").as_uri(), width=390, dark=True)

@@ -14,6 +14,8 @@ from because_rl.report.graph_figure import save
 from benchmarks.discovery import cost as bench
 from benchmarks.discovery.cost import EPISODE, LIFT, cost, draw_cost, growth, lift_shaped, measure, times_faster
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_shape_is_that_of_lift():
     lift = world_class("lift").make_factors(1)

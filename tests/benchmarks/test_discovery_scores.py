@@ -7,6 +7,8 @@ from because_rl.io import read_json, write_json
 from benchmarks.discovery import scores as bench
 from benchmarks.discovery.scores import _row, scores
 
+pytestmark = pytest.mark.slow
+
 
 def test_scores_are_kept_and_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "all_recipes", lambda: [Recipe("unlock", "medium", 40)])

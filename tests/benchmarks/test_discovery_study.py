@@ -8,6 +8,8 @@ from because_rl.discovery.regression.engine import Budget
 from because_rl.errors import BecauseError
 from benchmarks.discovery.study import CASES, calibrate, study
 
+pytestmark = pytest.mark.slow
+
 QUICK = ResidualTest(budget=Budget(centres=60, learn_rows=600, learn_centres=60))
 
 

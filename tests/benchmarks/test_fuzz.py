@@ -17,6 +17,8 @@ from benchmarks.fuzz.configs import GRID, Wrong
 from benchmarks.fuzz.run import FAULTS, TARGETS, Target, fuzz, judge, verdicts_of
 from tests.support import arrays, write
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):

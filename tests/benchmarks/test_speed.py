@@ -37,6 +37,8 @@ from benchmarks.speed.training import (
     training_speed,
 )
 
+pytestmark = pytest.mark.slow
+
 TINY = {"hidden": 8, "batch": 16}
 
 

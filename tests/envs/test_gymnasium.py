@@ -18,6 +18,8 @@ from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.graph import Graph
 from tests.support import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 worlds = pytest.mark.parametrize("world", WORLDS)
 SOLVED = {"unlock": 1, "crash": 1, "lift": 0}
 """A seed whose episode the expert solves."""

@@ -18,6 +18,8 @@ from because_rl.envs.parallel import ParallelBatch
 from because_rl.envs.tasks import make_batch
 from because_rl.errors import BecauseError
 
+pytestmark = pytest.mark.slow
+
 SPEC = Lift.make_factors(1)
 
 

@@ -10,6 +10,8 @@ from because_rl.envs.lift.batch import LiftBatch
 from because_rl.envs.lift.behaviour import LiftBehaviour, expert
 from because_rl.envs.lift.env import CONTACT, GOAL_HEIGHT, HORIZON, Lift
 
+pytestmark = pytest.mark.slow
+
 SPEC = Lift.make_factors(1)
 JOINT_VEL = np.arange(SPEC["joint_vel"].start, SPEC["joint_vel"].stop)
 PAPER = {"random": 0.24, "medium": 0.60, "expert": 1.00}

@@ -6,11 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from because_rl.evaluation.representation import agent_diagnostics
 from because_rl.models.bilinear import BilinearModel
 from because_rl.models.layout import Layout
 from tests.support import small
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_least_rank_of_mu_shows_a_collapse():

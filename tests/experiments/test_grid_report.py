@@ -19,6 +19,8 @@ from because_rl.rng import stream
 from tests.chromium import CHROMIUM, Browser
 from tests.experiments.support import command
 
+pytestmark = pytest.mark.slow
+
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 browser_needed = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 

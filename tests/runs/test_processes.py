@@ -8,6 +8,8 @@ import pytest
 from because_rl.errors import BecauseError
 from because_rl.runs.processes import cores, run_in_processes
 
+pytestmark = pytest.mark.slow
+
 
 def count(name, ticks, wait, tick):
     for _ in range(ticks):
