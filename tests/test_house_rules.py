@@ -10,6 +10,8 @@ from tests.support import REPOSITORY
 
 BANNED = {"told", "found", "some", "apart", "of", "mine", "seen"}
 """As identifiers: they name nothing. Use the noun of the field."""
+BANNED_IN_KEYS = {"told", "some", "apart", "seen"}
+"""As words of dictionary keys, which users meet as metrics and columns."""
 SOURCES = [path for folder in ("because_rl", "benchmarks", "tests") for path in (REPOSITORY / folder).rglob("*.py")]
 DOCS = [*(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
 MODULE = re.compile(r"\b(?:because_rl|benchmarks)(?:\.[A-Za-z_]\w*)+")
@@ -28,13 +30,24 @@ def identifiers(tree):
                 yield node.lineno, name
 
 
+def keys(tree):
+    """(line, word) of every word of a dictionary's literal keys: 'reward' and 'scale' of {"reward_scale": 1}."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            for key in node.keys:
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield from ((key.lineno, word) for word in key.value.split("_"))
+
+
 def place(path):
     return str(path.relative_to(REPOSITORY))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=place)
 def test_no_banned_identifiers(path):
-    assert [(line, name) for line, name in identifiers(ast.parse(path.read_text())) if name in BANNED] == []
+    tree = ast.parse(path.read_text())
+    assert [(line, name) for line, name in identifiers(tree) if name in BANNED] == []
+    assert [(line, word) for line, word in keys(tree) if word in BANNED_IN_KEYS] == []
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if "tests" not in path.parts], ids=place)
@@ -72,5 +85,6 @@ def test_the_rules_see_what_they_forbid():
     assert BANNED & {name for _, name in identifiers(ast.parse("def f(of): told = x.seen(some=1)"))} == {
         *("of", "told", "seen", "some")
     }
+    assert BANNED_IN_KEYS & {word for _, word in keys(ast.parse('{"reward_told": 1, "apart": 2}'))} == {"told", "apart"}
     assert not exists("because_rl.models.training")
     assert exists("because_rl.transitions.Transitions")

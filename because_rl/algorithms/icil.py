@@ -199,7 +199,7 @@ def energy_stage(config: ICILConfig, policy_input: PolicyInput, low: Array, high
         chains = jax.lax.stop_gradient(model.buffer[: c.chains])
         positive, negative = (jax.vmap(model.net)(rows) for rows in (x, chains))
         difference = positive.mean() - negative.mean()
-        return difference + (positive**2).mean() + (negative**2).mean(), {"apart": difference}
+        return difference + (positive**2).mean() + (negative**2).mean(), {"energy_difference": difference}
 
     def move_chains(model: Energy, step: Array) -> Energy:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), model.salt.astype(jnp.int32)), step)

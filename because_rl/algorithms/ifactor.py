@@ -146,8 +146,8 @@ def ifactor_stage(c: IFactorConfig, layout: Layout, stats: Statistics, reward_st
     def init(key: PRNGKeyArray, fixed: Any) -> Nets:
         k1, k2, *ks = jax.random.split(key, 6)
         s, a, g = layout.factors.state_size, layout.factors.action_size, layout.factors.goal_size
-        sizes = {"reward_told": 2 * s + a + g + 1, "reward_leak": 2 * s + a + g + 1}
-        sizes |= {"action_told": 2 * s + a, "action_leak": 2 * s + a}
+        sizes = {"reward_relevant": 2 * s + a + g + 1, "reward_irrelevant": 2 * s + a + g + 1}
+        sizes |= {"action_relevant": 2 * s + a, "action_irrelevant": 2 * s + a}
         information = {
             name: MLP((size, c.hidden, 1), k, last=0.1) for k, (name, size) in zip(ks, sizes.items(), strict=True)
         }
@@ -168,8 +168,8 @@ def ifactor_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """L, with the likelihoods that planners use and those of rows far from the data (`objective.background`).
 
-    The four I are named 'reward_told' (of ar and r), 'reward_leak' (of a and o), 'action_told' (of ar and a) and
-    'action_leak' (of r and o).
+    The four I are named 'reward_relevant' (of ar and r), 'reward_irrelevant' (of a and o), 'action_relevant' (of ar
+    and a) and 'action_irrelevant' (of r and o).
     """
     stop_gradient = jax.lax.stop_gradient
     k1, k2, k3, k4, k5 = jax.random.split(key, 5)
@@ -190,10 +190,10 @@ def ifactor_loss(
     reward_condition = jnp.concatenate([z[AR] + z[R], action, batch["goal"]], axis=1)
     action_condition = z.sum(0)
     arguments = {  # of each I: latents, what they are informative about, and the condition
-        "reward_told": (next_z[AR] + next_z[R], to_go, reward_condition),
-        "reward_leak": (next_z[A] + next_z[REST], to_go, reward_condition),
-        "action_told": (next_z[AR] + next_z[A], action, action_condition),
-        "action_leak": (next_z[R] + next_z[REST], action, action_condition),
+        "reward_relevant": (next_z[AR] + next_z[R], to_go, reward_condition),
+        "reward_irrelevant": (next_z[A] + next_z[REST], to_go, reward_condition),
+        "action_relevant": (next_z[AR] + next_z[A], action, action_condition),
+        "action_irrelevant": (next_z[R] + next_z[REST], action, action_condition),
     }
     information, network_gain = {}, jnp.zeros(())
     for name, (latent, about, condition) in arguments.items():
@@ -201,8 +201,8 @@ def ifactor_loss(
         information[name] = information_bound(stop_gradient(network), inputs, about)
         inputs = jnp.concatenate([stop_gradient(latent), condition], axis=1)
         network_gain += information_bound(network, inputs, about)
-    separation = c.rewarded * (information["reward_told"] - information["reward_leak"])
-    separation += c.moved * (information["action_told"] - information["action_leak"])
+    separation = c.rewarded * (information["reward_relevant"] - information["reward_irrelevant"])
+    separation += c.moved * (information["action_relevant"] - information["action_irrelevant"])
 
     far = background(Weights(background=c.background), stats, nets.world, None, batch, k4)
     prediction = bound.network_nll + c.background * far + c.deviation * nodes.deviation(nets.world)

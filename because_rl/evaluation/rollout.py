@@ -140,6 +140,15 @@ def legal(actions: np.ndarray, space: spaces.Space) -> np.ndarray:
     return actions
 
 
+def outcome_strings(success: np.ndarray) -> list[str]:
+    """(K, n) success as a string for each seed, one character per scene.
+
+    >>> outcome_strings(np.array([[True, False, True]]))
+    ['101']
+    """
+    return ["".join("01"[int(solved)] for solved in row) for row in success]
+
+
 def summarise(outcome: Outcome) -> dict[str, Any]:
     """Success per seed, and its mean with a 95% t-interval over seeds (clipped to [0, 1]).
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from because_rl.envs.tasks import Task, world_class
 from because_rl.errors import BecauseError
 from because_rl.evaluation.rollout import evaluate as roll_out
-from because_rl.evaluation.rollout import summarise
+from because_rl.evaluation.rollout import outcome_strings, summarise
 from because_rl.training.method import Agent
 
 
@@ -66,5 +66,5 @@ def evaluate(
         tuple(summary["per_seed"]),
         episodes,
         summary["steps"],
-        tuple("".join("01"[int(solved)] for solved in row) for row in outcome.success),
+        tuple(outcome_strings(outcome.success)),
     )

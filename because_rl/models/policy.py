@@ -33,7 +33,7 @@ from because_rl.models.behaviour_policy import (
 )
 from because_rl.models.prepared_data import ActionStatistics, Statistics, Summary
 from because_rl.rng import stream
-from because_rl.training.method import Agent, Controller, Method, describe_data, seed_position
+from because_rl.training.method import Agent, Controller, Method, describe_data
 from because_rl.training.run import Run, flatten, unflatten, untrained_of_seeds
 from because_rl.transitions import Transitions
 
@@ -243,11 +243,10 @@ class ActorAgent(Agent):
     def arrays(self) -> dict[str, np.ndarray]:
         return flatten(self.actors) | self.summary.arrays()
 
-    def select(self, seed: int) -> ActorAgent:
-        k = seed_position(self.seeds, seed)
+    def _one_seed(self, k: int) -> ActorAgent:
         assert isinstance(self.method, ActorMethod)
         actors = jax.tree.map(lambda leaf: leaf[k : k + 1], self.actors)
-        return ActorAgent(self.method, self.summary, (seed,), actors)
+        return ActorAgent(self.method, self.summary, self.seeds[k : k + 1], actors)
 
 
 class ActorController(Controller):

@@ -27,7 +27,7 @@ from because_rl.planning.proposals import PlanningConfig, behaviour_policy, term
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
-from because_rl.training.method import Agent, Controller, Method, Prediction, describe_data, seed_position
+from because_rl.training.method import Agent, Controller, Method, Prediction, describe_data
 from because_rl.training.run import Run, flatten, unflatten, untrained_of_seeds
 from because_rl.training.stage import hoist
 from because_rl.transitions import Transitions
@@ -182,12 +182,12 @@ class PlannerAgent(Agent):
             return self._value_iteration_controller()
         return ShootingController(self, worlds, seed)
 
-    def start_once(self, worlds: int) -> Controller:
-        return self._kept_controller if self.discrete else self.start(worlds)
+    def single_step_controller(self, worlds: int) -> Controller:
+        return self._exact_plans if self.discrete else self.start(worlds)
 
     @cached_property
-    def _kept_controller(self) -> ValueIterationController:
-        """Exact plans do not depend on what was planned before, so single steps share them."""
+    def _exact_plans(self) -> ValueIterationController:
+        """Value iteration does not depend on earlier steps, so all single steps share its tables."""
         return self._value_iteration_controller()
 
     def _value_iteration_controller(self) -> ValueIterationController:
@@ -196,21 +196,10 @@ class PlannerAgent(Agent):
     def arrays(self) -> dict[str, np.ndarray]:
         return flatten(self.parameters) | self.summary.arrays() | {"pessimism": np.asarray(self.pessimism)}
 
-    def select(self, seed: int) -> PlannerAgent:
-        if self.seeds == (seed,):
-            return self
-        if seed not in self._selected:
-            k = seed_position(self.seeds, seed)
-            parameters = jax.tree.map(lambda a: a[k : k + 1] if eqx.is_array(a) else a, self._given)
-            assert isinstance(self.method, PlanningMethod)
-            self._selected[seed] = PlannerAgent(
-                self.method, self.summary, (seed,), parameters, self.pessimism[k : k + 1]
-            )
-        return self._selected[seed]
-
-    @cached_property
-    def _selected(self) -> dict[int, PlannerAgent]:
-        return {}
+    def _one_seed(self, k: int) -> PlannerAgent:
+        assert isinstance(self.method, PlanningMethod)
+        parameters = jax.tree.map(lambda a: a[k : k + 1] if eqx.is_array(a) else a, self._given)
+        return PlannerAgent(self.method, self.summary, self.seeds[k : k + 1], parameters, self.pessimism[k : k + 1])
 
     @cached_property
     def _imagine_rows(self) -> Callable[..., tuple[Array, Array]]:

@@ -16,7 +16,7 @@ import numpy as np
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.evaluation.policy_films import keep_episodes
-from because_rl.evaluation.rollout import evaluate, summarise
+from because_rl.evaluation.rollout import evaluate, outcome_strings, summarise
 from because_rl.io import write_json
 from because_rl.provenance import provenance
 from because_rl.runs.folder import read_run
@@ -112,9 +112,8 @@ def evaluate_agent(
     """
     outcome = evaluate(agent, record["world"], split, episodes, spurious, processes=processes, tick=tick)
     result = {key: record[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
-    solved = ["".join("01"[int(success)] for success in row) for row in outcome.success]
     kept = {"episodes_kept": keep_episodes(outcome)} if keep else {}
-    return result | summarise(outcome) | {"outcomes": solved} | kept
+    return result | summarise(outcome) | {"outcomes": outcome_strings(outcome.success)} | kept
 
 
 def final_and_best(rounds: list[dict[str, Any]]) -> dict[str, Any]:

@@ -53,13 +53,14 @@ class Agent(ABC):
     def __init__(self, method: Method, seeds: tuple[int, ...], factors: FactorSpec, horizon: int):
         self.method, self.seeds, self.factors, self.horizon = method, seeds, factors, horizon
         self.trained_on, self.diagnostics = {}, {}
+        self._selected: dict[int, Agent] = {}
 
     @abstractmethod
     def start(self, worlds: int, seed: int = 0) -> Controller:
         """Start episodes in n = `worlds` worlds for every seed; `seed` decides whatever acting draws at random."""
 
-    def start_once(self, worlds: int) -> Controller:
-        """A controller for a single step; one that remembers nothing but what it has computed may be shared."""
+    def single_step_controller(self, worlds: int) -> Controller:
+        """A controller for one step; agents whose plans do not depend on earlier steps may return the same one."""
         return self.start(worlds)
 
     @abstractmethod
@@ -67,8 +68,20 @@ class Agent(ABC):
         """All arrays that acting needs, which `Method.restore` takes."""
 
     @abstractmethod
+    def _one_seed(self, k: int) -> Agent:
+        """An agent of the k-th seed alone."""
+
     def select(self, seed: int) -> Agent:
-        """The agent of one of `seeds` alone."""
+        """The agent of one of `seeds` alone, with its diagnostics and provenance."""
+        if self.seeds == (seed,):
+            return self
+        if seed not in self._selected:
+            k = seed_position(self.seeds, seed)
+            agent = self._one_seed(k)
+            agent.trained_on = self.trained_on
+            agent.diagnostics = {name: values[k : k + 1] for name, values in self.diagnostics.items()}
+            self._selected[seed] = agent
+        return self._selected[seed]
 
     def act(
         self, state: np.ndarray, goal: np.ndarray, steps_left: int | None = None, *, seed: int | None = None
@@ -88,23 +101,26 @@ class Agent(ABC):
             A number where actions are discrete, else (action columns,); with a leading n for n states.
         """
         agent = self if seed is None else self.select(seed)
-        rows, single = _rows("state", state, self.factors.state_size)
-        goals, _ = _rows("goal", goal, self.factors.goal_size)
-        if len(goals) not in (1, len(rows)):
-            raise BecauseError(f"Got {len(goals)} goals for {len(rows)} states.", need="one, or as many.", fix="match.")
+        states, single = _rows("state", state, self.factors.state_size)
+        goals = _goals_of_states(goal, self.factors.goal_size, len(states))
         left = self.horizon if steps_left is None else steps_left
         if not 1 <= left <= self.horizon:
             raise BecauseError(
                 f"Got steps_left={left}.", need=f"1 to {self.horizon}.", fix="leave it out for a whole episode."
             )
-        count = 1 << (len(rows) - 1).bit_length()  # powers of two, so that few programs are compiled
-        padded = np.arange(count) % len(rows)
-        shape = len(agent.seeds), count
-        states = np.broadcast_to(rows[padded], (*shape, rows.shape[1]))
-        goals = np.broadcast_to(np.broadcast_to(goals, (len(rows), goals.shape[1]))[padded], (*shape, goals.shape[1]))
-        actions = np.asarray(agent.start_once(count).act(states, goals, left))[:, : len(rows)]
-        chosen = vote(actions, discrete=self.factors.codes is not None)
+        chosen = vote(agent._act_once(states, goals, left), discrete=self.factors.codes is not None)
         return chosen[0] if single else chosen
+
+    def _act_once(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
+        """The actions of all K seeds in n states, (K, n, ...).
+
+        Rows are repeated up to a power of two, so that few programs are compiled.
+        """
+        worlds = 1 << (len(state) - 1).bit_length()
+        rows = np.arange(worlds) % len(state)
+        states, goals = (np.broadcast_to(a[rows], (len(self.seeds), worlds, a.shape[1])) for a in (state, goal))
+        actions = self.single_step_controller(worlds).act(states, goals, steps_left)
+        return np.asarray(actions)[:, : len(state)]
 
     def predict(self, state: np.ndarray, action: np.ndarray, *, seed: int | None = None) -> Prediction:
         """What the world model expects to follow, and how uncertain it is.
@@ -222,6 +238,18 @@ def _rows(name: str, values: np.ndarray, columns: int) -> tuple[np.ndarray, bool
     return np.atleast_2d(array), array.ndim == 1
 
 
+def _goals_of_states(goal: np.ndarray, columns: int, count: int) -> np.ndarray:
+    """(count, columns): one goal for each state, or the same for all."""
+    rows, _ = _rows("goal", goal, columns)
+    if len(rows) not in (1, count):
+        raise BecauseError(
+            f"Got {len(rows)} goals for {count} states.",
+            need="one goal for all states, or one for each.",
+            fix="pass as many goals as states.",
+        )
+    return np.broadcast_to(rows, (count, columns))
+
+
 def encode_actions(factors: FactorSpec, action: np.ndarray, count: int) -> np.ndarray:
     """(count, action columns): numbers of discrete actions as their codes, columns as they are."""
     if factors.codes is not None and np.issubdtype(action.dtype, np.integer) and action.ndim < 2:
@@ -233,5 +261,9 @@ def encode_actions(factors: FactorSpec, action: np.ndarray, count: int) -> np.nd
         action = factors.encode_action(numbers)
     rows, _ = _rows("action", action, factors.action_size)
     if len(rows) != count:
-        raise BecauseError(f"Got {len(rows)} actions for {count} states.", need="as many.", fix="match them.")
+        raise BecauseError(
+            f"Got {len(rows)} actions for {count} states.",
+            need="one action for each state.",
+            fix="pass as many actions as states.",
+        )
     return rows

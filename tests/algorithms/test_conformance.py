@@ -124,6 +124,9 @@ def check_calls(agent, loaded, data):
     np.testing.assert_array_equal(agent.act(data.state[1], data.goal[1], LENGTH), batch[1])
     each = [agent.act(data.state[:3], data.goal[0], seed=seed) for seed in agent.seeds]
     np.testing.assert_array_equal(batch[each[0] == each[1]], each[0][each[0] == each[1]])  # where they agree
+    alone = agent.select(agent.seeds[1])
+    assert alone.seeds == agent.seeds[1:2] and alone.trained_on == agent.trained_on
+    assert {name: values[1:2] for name, values in agent.diagnostics.items()} == alone.diagnostics
     if isinstance(agent, PlannerAgent):
         guess = agent.predict(data.state[:3], data.action[:3])
         assert guess.next_state.shape == data.state[:3].shape

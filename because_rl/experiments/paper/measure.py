@@ -81,13 +81,14 @@ class Measure:
 def _mismatch(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
     """Outcome and model loss of every episode, a list for each seed."""
     from because_rl.evaluation.mismatch import episodic_loss
+    from because_rl.evaluation.rollout import outcome_strings
     from because_rl.planning.agent import PlannerAgent
 
     if not isinstance(agent(), PlannerAgent):
         raise BecauseError(f"{cell['method']} has no model.", need="a model-based method.", fix="leave it out.")
     scenes = cell["recipe"]["world"], cell["split"], cell["scenes"], cell["spurious"]
     losses = episodic_loss(agent(), *scenes, training.processes)
-    outcomes = ["".join("01"[int(solved)] for solved in row) for row in losses.success]
+    outcomes = outcome_strings(losses.success)
     return {"outcomes": outcomes, "loss": _six_digits(losses.loss), "wrong": _six_digits(losses.wrong)}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from because_rl.evaluation.one_step import Steps, one_step_error
-from because_rl.evaluation.rollout import acting, roll, summarise
+from because_rl.evaluation.rollout import acting, outcome_strings, roll, summarise
 from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import child_seed
 from because_rl.training.method import Agent
@@ -39,8 +39,7 @@ def develop(agent: Agent, world: str, episodes: int, spurious: int = 1, processe
     seeds = len(agent.seeds)
     act = acting(agent, episodes, child_seed(0, "dev act", world))
     outcome = roll(world, SPLIT, scenes(world, episodes), act, repeats=seeds, spurious=spurious, processes=processes)
-    outcomes = ["".join("01"[int(solved)] for solved in row) for row in outcome.success]
-    return summarise(outcome) | {"outcomes": outcomes}
+    return summarise(outcome) | {"outcomes": outcome_strings(outcome.success)}
 
 
 def held_out(agent: Agent, data: Transitions) -> dict[str, Any] | None:
