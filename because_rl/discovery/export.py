@@ -60,7 +60,7 @@ def to_node_link(graph: CausalMask | Graph) -> str:
 
 
 def to_dot(graph: CausalMask | Graph) -> str:
-    """Graphviz source: causes on the left, effects on the right; untestable and rare edges dashed, forced ones bold.
+    """Graphviz source: causes on the left, effects on the right; undetermined and rare edges dashed, forced ones bold.
 
     The graph has no name and every node is declared by itself, as pydot, networkx and DoWhy expect.
     """
@@ -79,7 +79,7 @@ def to_dot(graph: CausalMask | Graph) -> str:
 def _dot_style(data: dict[str, Any]) -> str:
     if "rare" in data:
         return f"style={'dashed' if data['rare'] else 'solid'}"
-    style = {"untestable": "dashed", "forced": "bold"}.get(data["status"], "solid")
+    style = {"undetermined": "dashed", "forced": "bold"}.get(data["status"], "solid")
     return f'style={style}, penwidth={0.5 + 2 * data["weight"]:.2f}, tooltip="p = {data["p"]:.2g}"'
 
 

@@ -1,8 +1,15 @@
 """From the evidence of an independence test to a causal mask: which inputs each next-state factor depends on.
 
-An edge is kept when p < threshold (the paper's appendix states the opposite by a slip) and the effect is large
-enough for the test. A missed edge costs more than a spurious one, so an edge that the data cannot test is kept and
-marked as untestable. Edges that the user forces or forbids override the evidence.
+Every pair gets one of four verdicts:
+
+- *established*: p < threshold (the paper's appendix states the opposite by a slip), and the effect is one that counts.
+- *excluded*: the effect is below what counts, and one that counts would have been seen with probability .8.
+- *undetermined*: everything else. The data cannot decide; `why` says the reason, and `needs` what would decide.
+- *forced* or *forbidden*: set by the user, or by the assumption that a factor depends on its own past.
+
+A missed edge costs more than a spurious one, so undetermined edges are kept. The exception are inputs that never
+change in an episode, unless their role is 'context': no data distinguish them from a hidden cause, and they are left
+out.
 
 The paper's thresholds are 1e-8 for Lift, 1e-4 for Unlock and 1e-6 for Crash.
 """
@@ -21,9 +28,7 @@ from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.graph import Edge, Graph
 
-STATUSES = ("edge", "no edge", "untestable", "forced", "forbidden")
-KEPT = ("edge", "untestable", "forced")
-"""Statuses of the edges that are in the mask."""
+STATUSES = ("established", "excluded", "undetermined", "forced", "forbidden")
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,18 @@ class CausalMask:
     statistic: np.ndarray
     effect: np.ndarray
     """size of the dependence, in [0, 1]"""
+    detectable: np.ndarray
+    """the least effect that these rows would have shown with probability .8; inf where they can show none"""
     status: np.ndarray
     """strings, each one of `STATUSES`"""
+    kept: np.ndarray
+    """bool: the edges that are in the mask"""
     weight: np.ndarray
     """in [0, 1]: 1 for kept edges and 0 for others after one test on all data; M-bar after `reweight`"""
     why: dict[Edge, str] = field(default_factory=dict)
-    """the reason for edges that are untestable or were left out in spite of their p-value"""
+    """the reason for edges that are undetermined or were left out in spite of their p-value"""
+    needs: dict[Edge, str] = field(default_factory=dict)
+    """what would decide an undetermined edge"""
     settings: dict[str, Any] = field(default_factory=dict)
     """of the test and of the decision, for provenance"""
     weight_low: np.ndarray | None = None
@@ -53,7 +64,7 @@ class CausalMask:
     @property
     def matrix(self) -> np.ndarray:
         """(inputs, targets) bool: the edges that are kept."""
-        return np.isin(self.status, KEPT)
+        return self.kept
 
     @property
     def graph(self) -> Graph:
@@ -65,7 +76,7 @@ class CausalMask:
     @property
     def edges(self) -> list[dict[str, Any]]:
         """The rows of the edges that are kept."""
-        return [row for row in self.rows() if row["status"] in KEPT]
+        return [row for row in self.rows() if row["kept"]]
 
     def parents(self, target: str) -> tuple[str, ...]:
         """The causes of a target, in the order of `inputs`."""
@@ -82,12 +93,18 @@ class CausalMask:
                 "from": source,
                 "to": target,
                 "status": str(self.status[i, j]),
+                "kept": bool(self.kept[i, j]),
                 "p": float(self.p[i, j]),
                 "effect": float(self.effect[i, j]),
+                "detectable": float(self.detectable[i, j]) if np.isfinite(self.detectable[i, j]) else None,
                 "weight": float(self.weight[i, j]),
                 "statistic": float(self.statistic[i, j]),
                 **self._interval(i, j),
-                **({"why": self.why[source, target]} if (source, target) in self.why else {}),
+                **{
+                    name: texts[source, target]
+                    for name, texts in (("why", self.why), ("needs", self.needs))
+                    if (source, target) in texts
+                },
             }
             for j, target in enumerate(self.targets)
             for i, source in enumerate(self.inputs)
@@ -116,20 +133,22 @@ class CausalMask:
         """The inverse of `to_dict`."""
         inputs, targets = tuple(value["inputs"]), tuple(value["targets"])
         position = {(i, j): (a, b) for a, i in enumerate(inputs) for b, j in enumerate(targets)}
-        numbers = {name: np.zeros((len(inputs), len(targets))) for name in ("p", "statistic", "effect", "weight")}
-        status, why = np.full((len(inputs), len(targets)), "no edge", "U10"), {}
+        shape = len(inputs), len(targets)
+        numbers = {name: np.zeros(shape) for name in ("p", "statistic", "effect", "weight", "detectable")}
+        status, kept = np.full(shape, "excluded", "U12"), np.zeros(shape, bool)
+        texts: dict[str, dict[Edge, str]] = {"why": {}, "needs": {}}
         low, high = np.full((2, len(inputs), len(targets)), np.nan)
         for row in value["edges"]:
             cell = position[row["from"], row["to"]]
             for name, array in numbers.items():
-                array[cell] = row[name]
-            status[cell] = row["status"]
-            if "why" in row:
-                why[row["from"], row["to"]] = row["why"]
+                array[cell] = np.inf if row[name] is None else row[name]
+            status[cell], kept[cell] = row["status"], row["kept"]
+            for name in texts.keys() & row.keys():
+                texts[name][row["from"], row["to"]] = row[name]
             if "weight_ci95" in row:
                 low[cell], high[cell] = row["weight_ci95"]
         numbers |= {} if np.isnan(low).any() else {"weight_low": low, "weight_high": high}
-        return cls(inputs, targets, status=status, why=why, settings=dict(value["settings"]), **numbers)
+        return cls(inputs, targets, status=status, kept=kept, settings=dict(value["settings"]), **numbers, **texts)
 
     def __str__(self) -> str:
         return json.dumps({target: list(self.graph.parents(target)) for target in self.targets}, indent=1)
@@ -199,20 +218,34 @@ def decide(
     if not 0 < threshold < 1:
         raise BecauseError(f"Got threshold {threshold}.", need="a p-value between 0 and 1.", fix="try 0.0001.")
     p = benjamini_yekutieli(evidence.p) if fdr else evidence.p
-    significant = (p < threshold) & (evidence.effect >= test.least_effect)
-    status = np.where(significant, "edge", "no edge").astype("U10")
-    status[evidence.untestable] = "untestable"
+    counts = evidence.effect >= test.least_effect if test.least_effect else p < threshold
+    established = (p < threshold) & counts & np.isfinite(evidence.detectable)
+    excluded = ~counts & (evidence.detectable <= test.least_effect)
+    status = np.where(established, "established", np.where(excluded, "excluded", "undetermined")).astype("U12")
+    kept = status != "excluded"
     if evidence.echo is not None:
-        status[evidence.echo] = "no edge"
+        status[evidence.echo & established] = "undetermined"
+        kept &= ~evidence.echo
     if self_edges:
         forced += [(name, name) for name in targets if (name, name) not in forbidden]
     for edges, verdict in ((forced, "forced"), (forbidden, "forbidden")):
         for source, target in edges:
-            status[inputs.index(source), targets.index(target)] = verdict
+            place = inputs.index(source), targets.index(target)
+            status[place], kept[place] = verdict, verdict == "forced"
     settings = test.settings() | {"threshold": threshold, "fdr": fdr, "n": len(variables)}
-    weight = np.isin(status, KEPT).astype(float)
     return CausalMask(
-        inputs, targets, p, evidence.statistic, evidence.effect, status, weight, dict(evidence.why), settings
+        inputs,
+        targets,
+        p,
+        evidence.statistic,
+        evidence.effect,
+        weight=kept.astype(float),
+        detectable=evidence.detectable,
+        status=status,
+        kept=kept,
+        why=dict(evidence.why),
+        needs=dict(evidence.needs),
+        settings=settings,
     )
 
 

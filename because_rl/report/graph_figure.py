@@ -20,7 +20,7 @@ from because_rl.graph import Graph
 from because_rl.io import write_bytes
 
 STATE, ACTION, RARE = "#2b6cb0", "#c05621", "#a0aec0"
-COLOURS = {"edge": "#2f855a", "forced": "#4a5568", "untestable": "#b7791f"}
+COLOURS = {"established": "#2f855a", "forced": "#4a5568", "undetermined": "#b7791f"}
 MISSED, FALSE = "#c53030", "#d53f8c"
 
 
@@ -50,7 +50,7 @@ def draw_mask(mask: CausalMask, truth: Graph | None = None, title: str = "") -> 
             colour = (FALSE if kept else MISSED) if wrong else COLOURS[status]
             shown[label] = colour
             width = float(mask.weight[i, j]) if kept else 0.3
-            _arrow(axes, left[source], right[target], colour, width, dashed=status == "untestable" or not kept)
+            _arrow(axes, left[source], right[target], colour, width, dashed=status == "undetermined" or not kept)
     handles = [Line2D([], [], color=colour, label=label) for label, colour in shown.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     axes.set_title(title or f"{int(mask.matrix.sum())} of {mask.matrix.size} edges kept", fontsize=11)

@@ -8,7 +8,7 @@ costly part, regressing each column on the inputs, is shared by all of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,13 +25,16 @@ class Evidence:
     """p-value of 'x_i is independent of y_j given the other inputs'"""
     statistic: np.ndarray
     effect: np.ndarray
-    """size of the dependence in [0, 1], comparable between pairs (such as a share of y_j's variance)"""
-    untestable: np.ndarray
-    """True where the data cannot answer (no positivity, a redundant or constant input)"""
+    """size of the dependence in [0, 1]: the share of what the other inputs leave unexplained that x_i explains"""
+    detectable: np.ndarray
+    """the least effect that these rows would have shown with probability .8; inf where they can show none (no
+    positivity, a redundant or constant input)"""
     why: dict[tuple[str, str], str]
-    """(input, target) -> the reason, for untestable pairs and echoes"""
+    """(input, target) -> why the data cannot decide, or what assumption does"""
+    needs: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(input, target) -> what would decide: how many rows of which kind"""
     echo: np.ndarray | None = None
-    """True where only an assumption distinguishes the input from a hidden cause: no edge, unless forced"""
+    """True where only an assumption distinguishes the input from a hidden cause: not kept, unless forced"""
 
 
 class IndependenceTest(ABC):
@@ -41,7 +44,8 @@ class IndependenceTest(ABC):
     least_n: ClassVar[int]
     """least number of transitions"""
     least_effect: ClassVar[float] = 0.0
-    """least `Evidence.effect` of an edge: at large n any bias is significant"""
+    """least `Evidence.effect` that counts: at large n any bias is significant; 0 where p alone decides, and the test
+    says nothing of its power (`Evidence.detectable` is 0 or inf)"""
     parallel_in_threads: ClassVar[bool] = False
     """whether several tests in threads are faster than one after the other"""
 

@@ -45,7 +45,7 @@ class Fcit(IndependenceTest):
     def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
         self.check_size(variables)
         shape = (len(variables.inputs), len(variables.targets))
-        out = Evidence(np.ones(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape, bool), {})
+        out = Evidence(np.ones(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape), {})
         widths = [x.shape[1] for x in variables.x]
         owner, x = np.repeat(np.arange(shape[0]), widths), np.hstack(variables.x)
         varies = np.ptp(x, axis=0) > 0
@@ -54,7 +54,7 @@ class Fcit(IndependenceTest):
             y = y[:, y.std(0) > 0]
             tested = np.unique(owner[varies]) if y.shape[1] else np.zeros(0, int)
             for i in set(range(shape[0])) - set(tested):
-                out.untestable[i, j] = True
+                out.detectable[i, j] = np.inf
                 names = variables.inputs[i].name, target.name
                 out.why[names] = f"{names[0] if y.shape[1] else names[1]} never varies in these data"
             if not len(tested):

@@ -34,7 +34,7 @@ class FisherZ(IndependenceTest):
     def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
         self.check_size(variables)
         n, shape = len(variables), (len(variables.inputs), len(variables.targets))
-        out = Evidence(np.ones(shape), np.zeros(shape), np.zeros(shape), np.ones(shape, bool), {})
+        out = Evidence(np.ones(shape), np.zeros(shape), np.zeros(shape), np.full(shape, np.inf), {})
         blocks = [_standard(x) for x in variables.x]
         ends = np.cumsum([0] + [b.shape[1] for b in blocks])
         x = np.hstack(blocks)
@@ -64,8 +64,8 @@ class FisherZ(IndependenceTest):
                 given = x.shape[1] - blocks[i].shape[1]
                 out.statistic[i, j], out.p[i, j] = _test(error, without, n, given, blocks[i].shape[1])
                 out.effect[i, j] = np.clip(1 - np.diag(error) / np.maximum(np.diag(without), 1e-300), 0, 1).max()
-                out.untestable[i, j] = False
-        for i, j in np.argwhere(out.untestable):
+                out.detectable[i, j] = 0
+        for i, j in np.argwhere(np.isinf(out.detectable)):
             names = variables.inputs[i].name, variables.targets[j].name
             constant = names[0] if not blocks[i].shape[1] else names[1]
             out.why.setdefault(names, f"{constant} never varies in these data")

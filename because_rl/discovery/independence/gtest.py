@@ -200,7 +200,7 @@ class GTest(IndependenceTest):
         names = [f.name for f in variables.inputs]
         shape = (len(x), len(variables.y))
         p, z, effect = np.ones(shape), np.zeros(shape), np.zeros(shape)
-        untestable, why = np.zeros(shape, bool), {}
+        detectable, why = np.zeros(shape), {}
         for j, (target, columns) in enumerate(zip(variables.targets, variables.y, strict=True)):
             own = names.index(target.name) if target.name in names else None
             search = _Search(x, row_codes(columns), own, stream(seed, "gtest", target.name), self)
@@ -209,11 +209,11 @@ class GTest(IndependenceTest):
             changed = np.ones(len(columns), bool) if own is None else (variables.x[own] != columns).any(1)
             for i in search.outside():
                 if reason := _untestable_reason(x, i, search.blanket, changed):
-                    untestable[i, j], why[names[i], target.name] = True, reason
+                    detectable[i, j], why[names[i], target.name] = np.inf, reason
             for i in search.unproven:
-                untestable[i, j] = True
+                detectable[i, j] = np.inf
                 why[names[i], target.name] = "too few cases for a small p-value, but all of them support the edge"
-        return Evidence(p, z, effect, untestable, why)
+        return Evidence(p, z, effect, detectable, why)
 
 
 class _Search:

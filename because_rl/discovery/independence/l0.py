@@ -54,7 +54,7 @@ class L0(IndependenceTest):
             p=np.where(strength > 0, 0.0, 1.0),
             statistic=strength,
             effect=np.clip(strength, 0.0, 1.0),
-            untestable=np.repeat(constant[:, None], len(y), 1),
+            detectable=np.where(constant[:, None], np.inf, np.zeros((1, len(y)))),
             why={
                 (name, target.name): "it never varies"
                 for name, is_constant in zip(names, constant, strict=True)

@@ -26,4 +26,4 @@ class Oracle(IndependenceTest):
             [[(i.name, j.name) in self.graph.edges for j in variables.targets] for i in variables.inputs], bool
         )
         strength = edge.astype(float)
-        return Evidence(1.0 - strength, strength, strength, np.zeros_like(edge), {})
+        return Evidence(1.0 - strength, strength, strength, np.zeros(edge.shape), {})

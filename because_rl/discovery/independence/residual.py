@@ -96,7 +96,7 @@ class ResidualTest(IndependenceTest):
             )
         shape = (len(variables.inputs), len(variables.targets))
         blank = np.zeros(shape)
-        out = Evidence(blank + 1, blank.copy(), blank.copy(), blank == 0, {}, echo=blank != 0)
+        out = Evidence(blank + 1, blank.copy(), blank.copy(), blank + np.inf, {}, echo=blank != 0)
         if data.inputs:
             hidden = [hidden_causes(data, self.budget, seed)] if self.confounder else []
             engine = make_engine(np.hstack([data.x, *hidden]), data.folds, self.budget, seed)
@@ -113,7 +113,7 @@ class ResidualTest(IndependenceTest):
                 _mark_echoes(data, out)
         for i, source in enumerate(variables.inputs):
             for j, target_factor in enumerate(variables.targets):
-                if out.untestable[i, j]:
+                if np.isinf(out.detectable[i, j]):
                     constant = source.name if i not in data.input_place else target_factor.name
                     out.why.setdefault((source.name, target_factor.name), f"{constant} never varies in these data")
         return out
@@ -200,10 +200,10 @@ def _test_target(context: _Context, target: Target, full_fit: _FullFit | None, j
         out.p[place], out.statistic[place] = combine(p_covariance, p_projected), max(t, z)
         without = np.minimum((ry**2).mean(0), ((y - substituted) ** 2).mean(0))
         out.effect[place] = loss(without, ((y - full) ** 2).mean(0))
-        out.untestable[place] = False
+        out.detectable[place] = 0
 
     if full_fit is None:  # the target never changes, so no other input moves it
-        out.untestable[data.input_place[others], j] = False
+        out.detectable[data.input_place[others], j] = 0
     else:
         y, full = full_fit.problem.target, full_fit.prediction
         problems = {i: full_fit.problem._replace(keep=sources[i].keep) for i in others}
@@ -241,7 +241,7 @@ def _test_target(context: _Context, target: Target, full_fit: _FullFit | None, j
         )
         if variation(own.residual, target.level) < LEAST_VARIATION:
             place = data.input_place[i], j
-            out.untestable[place] = True
+            out.detectable[place] = np.inf
             out.why[data.inputs[i].name, target.factor.name] = _redundancy_reason(data, engine, sources, i)
 
 
@@ -258,7 +258,7 @@ def _mark_untestable(context: _Context, target: Target, full_fit: _FullFit, j: i
     rest = [i for i in undecided if i not in why]
     why |= _redundant(context, target, full_fit, rest, p)
     for i, reason in why.items():
-        out.untestable[data.input_place[i], j] = True
+        out.detectable[data.input_place[i], j] = np.inf
         out.why[data.inputs[i].name, target.factor.name] = reason
 
 
@@ -312,7 +312,7 @@ def _mark_echoes(data: Prepared, out: Evidence) -> None:
             for j, target in zip(data.target_place, data.targets, strict=True):
                 if target.own != i:
                     place = data.input_place[i], j
-                    out.echo[place], out.untestable[place] = True, False
+                    out.echo[place], out.detectable[place] = True, 0
                     out.why[source.name, target.factor.name] = ECHO.format(source.name)
 
 
