@@ -11,15 +11,17 @@ even that is skipped where it cannot matter: f(E[x|z], z) replaces E[y|z] wherev
 cannot have an effect.
 
 - The target of a state factor is its *change*; only its own last value is tested against the level (`margins`).
-- Causes that are hidden and constant in an episode are estimated and conditioned on (`confounder`). No data can
-  distinguish an input that is itself constant in every episode (a colour, a serial number) from such a cause: it is
-  taken as an *echo* of one, and has no edges except to itself unless they are forced. Without hidden causes
-  (`confounder=False`) it is tested like any other input.
+- A target that is shifted by something hidden and constant in episodes is tested on differences within episodes alone
+  (`hidden_cause`). An input that is itself constant in every episode (a colour, a serial number) cannot be tested
+  so, and no data distinguish it from a hidden cause: it is taken as an *echo* of one and left out unless forced. A
+  factor of the role 'context' is a measured constant that may be a cause: it is tested on differences between episodes.
 - effect = 1 - error(x, z) / error(z), held-out: the share of what z leaves unexplained that x explains, in the
-  column where it is largest. At large n regression error gives small p-values with tiny effects, so `decide`
-  requires both.
-- Untestable: the input or the target does not vary; the target moves too rarely; or the input follows from the
-  others and could stand in for them (`redundancy`).
+  column where it is largest. At large n regression error gives small p-values with tiny effects, so an edge requires
+  both.
+- detectable: the least effect that the tests would have shown (`covariance.detectable_effect`), had x varied as much
+  of its own accord as it varies in all: an input that follows from the others shows little of what it does.
+- Undetermined also: the input or the target does not vary; the target moves too rarely; the input could stand in for
+  others from which it follows (`redundancy`); or the mask without it predicts worse (`sufficiency`).
 
 Assumptions: a smooth regression can learn the conditional means at this n; episodes are independent of one another;
 hidden causes, if any, are constant in an episode and mostly shift the next state.
@@ -28,16 +30,16 @@ Valid for: continuous, binary and mixed factors, of any width. Least n: 100 rows
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from because_rl.discovery.independence.base import Evidence, IndependenceTest
-from because_rl.discovery.regression.confounder import hidden_causes
-from because_rl.discovery.regression.covariance import Basis, combine, covariance_test, projected_test
+from because_rl.discovery.regression.covariance import Basis, combine, covariance_test, detectable_effect, projected_test
 from because_rl.discovery.regression.engine import Budget, Engine, Problem
 from because_rl.discovery.regression.gpu_engine import make_engine
+from because_rl.discovery.regression.hidden_cause import Variation, has_hidden_cause
 from because_rl.discovery.regression.kernel_ridge import Fit, LearnedKernel
 from because_rl.discovery.regression.margins import Prepared, Target, prepare
 from because_rl.discovery.regression.redundancy import loss, loss_after_pruning, relatives, variation
@@ -48,16 +50,14 @@ from because_rl.errors import BecauseError
 LEAST_EPISODES = 20
 LEAST_VARIATION = 0.1
 """Share of an input's variance in the rows where the target moves; with less, a large p-value is not informative."""
-TRACE = 1e-4
-"""p-value below which a redundant input may be a cause whatever its effect, which its small variation limits."""
 DOUBT = 0.1
 """Share of `least_effect` that a redundant input must explain, once its relatives are pruned, to count as possible."""
-
 FEW, RARE = 200, 0.05
 """Rows in which a target moves, and their share of all rows. With fewer, a small effect with a small p-value is no
 answer: the regression that measures effects has too little to learn from."""
 
-ECHO = "{} never changes in an episode, so it cannot be distinguished from a hidden cause and is taken as its echo"
+ECHO = "{} never changes in an episode, so it cannot be distinguished from a hidden cause"
+CONTEXT = "give {} the role 'context' if it is an allowed cause"
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,17 @@ class ResidualTest(IndependenceTest):
     """rows up to which every pair gets a fit of its own"""
     confounder: bool = True
     """whether there may be hidden causes that are constant in episodes"""
+    level: float = 1e-4
+    """at which effects have to be detectable; the threshold of the mask"""
     name: ClassVar[str] = "residual"
     least_n: ClassVar[int] = 100
-    least_effect: ClassVar[float] = 0.03
+    least_effect: ClassVar[float] = 0.02
 
     def settings(self) -> dict[str, Any]:
         return {"test": self.name, "least_effect": self.least_effect, **asdict(self)}
+
+    def for_threshold(self, threshold: float) -> ResidualTest:
+        return replace(self, level=threshold)
 
     def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
         self.check_size(variables)
@@ -98,24 +103,23 @@ class ResidualTest(IndependenceTest):
         blank = np.zeros(shape)
         out = Evidence(blank + 1, blank.copy(), blank.copy(), blank + np.inf, {}, echo=blank != 0)
         if data.inputs:
-            hidden = [hidden_causes(data, self.budget, seed)] if self.confounder else []
-            engine = make_engine(np.hstack([data.x, *hidden]), data.folds, self.budget, seed)
-            context = _Context(self, data, engine, _regress_inputs(data, engine))
-            fits = _regress_targets(data, engine)
+            regressions = _Regressions(data, make_engine(data.x, data.folds, self.budget, seed))
+            has_episodes = 2 * len(data.starts) <= len(data.x)
+            hidden = regressions.hidden() if self.confounder and has_episodes else set()
             varying = [k for k, target in enumerate(data.targets) if target.level.shape[1]]
 
             def test(k: int) -> None:
-                target = data.targets[k]
-                _test_target(context, target, fits.get(target.factor.name), data.target_place[k], out)
+                _TargetTest(self, data, regressions, data.targets[k], data.target_place[k], hidden, out).run()
 
-            thread_map(test, varying, threads=engine.concurrent_targets)
-            if self.confounder:
+            thread_map(test, varying, threads=regressions.engine.concurrent_targets)
+            if self.confounder and has_episodes:
                 _mark_echoes(data, out)
         for i, source in enumerate(variables.inputs):
             for j, target_factor in enumerate(variables.targets):
+                pair = source.name, target_factor.name
                 if np.isinf(out.detectable[i, j]):
                     constant = source.name if i not in data.input_place else target_factor.name
-                    out.why.setdefault((source.name, target_factor.name), f"{constant} never varies in these data")
+                    out.why.setdefault(pair, f"{constant} never varies in these data")
         return out
 
 
@@ -134,32 +138,6 @@ class _Source(NamedTuple):
     """(n, columns) of this input from the others"""
 
 
-def _regress_inputs(data: Prepared, engine: Engine) -> list[_Source]:
-    """Regress each input on the others."""
-    keeps = np.ones((len(data.inputs), engine.x.shape[1]))
-    for keep, columns in zip(keeps, data.columns, strict=True):
-        keep[columns] = 0
-    names = [f"input {factor.name}" for factor in data.inputs]
-    problems = thread_map(engine.problem, names, [engine.x[:, columns] for columns in data.columns], list(keeps))
-    kernels = engine.learn(problems)
-
-    def source(columns: np.ndarray, problem: Problem, kernel: LearnedKernel, fitted: tuple[Fit, np.ndarray]) -> _Source:
-        prediction = fitted[1]
-        basis = Basis(engine.x, problem.keep, prediction)
-        return _Source(columns, problem.keep, kernel, basis, basis.remove(problem.target - prediction), prediction)
-
-    return thread_map(source, data.columns, problems, kernels, engine.cross_fit(problems, kernels))
-
-
-class _Context(NamedTuple):
-    """What the tests of all targets share."""
-
-    test: ResidualTest
-    data: Prepared
-    engine: Engine
-    sources: list[_Source]
-
-
 class _FullFit(NamedTuple):
     """The regression of one target on all inputs."""
 
@@ -169,151 +147,261 @@ class _FullFit(NamedTuple):
     prediction: np.ndarray
 
 
-def _regress_targets(data: Prepared, engine: Engine) -> dict[str, _FullFit]:
-    """Target name -> its regression, for the targets that ever change."""
-    keep = np.ones(engine.x.shape[1])
-    targets = [target for target in data.targets if target.moves.shape[1]]
-    problems = thread_map(lambda t: engine.problem(f"target {t.factor.name}", t.moves, keep), targets)
-    kernels = engine.learn(problems)
-    fits = engine.cross_fit(problems, kernels)
-    return {t.factor.name: _FullFit(p, k, *f) for t, p, k, f in zip(targets, problems, kernels, fits, strict=True)}
+class _Analysis(NamedTuple):
+    """All regressions, on all variation or on that within episodes."""
+
+    variation: Variation
+    sources: list[_Source]
+    fits: dict[str, _FullFit]
+    """target name -> its regression, for the targets that ever change"""
 
 
-def _test_target(context: _Context, target: Target, full_fit: _FullFit | None, j: int, out: Evidence) -> None:
-    """Write column j of the evidence: every input against one target."""
-    test, data, engine, sources = context
-    others = [i for i in range(len(sources)) if i != target.own]
-    predicted_inputs = np.zeros_like(engine.x)
-    for source in sources:
-        predicted_inputs[:, source.columns] = source.prediction
+class _Regressions:
+    """Of each input on the others and of each target on all inputs; kernels are learned once for both analyses."""
 
-    def compare(i: int, y: np.ndarray, full: np.ndarray, reduced: np.ndarray, substituted: np.ndarray) -> None:
-        """Test input i, from predictions of y: with all inputs, without i, and with i replaced by its prediction."""
-        source, place = sources[i], (data.input_place[i], j)
-        ry = y - reduced
-        rx, direction = source.residual, source.basis.remove(full - substituted)
-        if _is_redundant(test, source, y):
-            projection = source.basis.where_moving(reduced)
-            rx, direction = projection.remove(rx), projection.remove(direction)
-        t, p_covariance = covariance_test(rx, ry, data.starts)
-        z, p_projected = projected_test(direction, ry, data.starts, data.folds)
-        out.p[place], out.statistic[place] = combine(p_covariance, p_projected), max(t, z)
-        without = np.minimum((ry**2).mean(0), ((y - substituted) ** 2).mean(0))
-        out.effect[place] = loss(without, ((y - full) ** 2).mean(0))
-        out.detectable[place] = 0
+    def __init__(self, data: Prepared, engine: Engine):
+        self.data, self.engine = data, engine
+        keeps = np.ones((len(data.inputs), engine.x.shape[1]))
+        for keep, columns in zip(keeps, data.columns, strict=True):
+            keep[columns] = 0
+        names = [f"input {factor.name}" for factor in data.inputs]
+        targets = [engine.x[:, columns] for columns in data.columns]
+        self._inputs = thread_map(engine.problem, names, targets, list(keeps))
+        moving = [target for target in data.targets if target.moves.shape[1]]
+        self._names = [target.factor.name for target in moving]
+        every = np.ones(engine.x.shape[1])
+        self._targets = thread_map(lambda t: engine.problem(f"target {t.factor.name}", t.moves, every), moving)
+        self._input_kernels, self._kernels = engine.learn(self._inputs), engine.learn(self._targets)
+        self.pooled = self.analysis(Variation())
+        self.within = self.pooled
+        """the same, unless there are hidden causes"""
 
-    if full_fit is None:  # the target never changes, so no other input moves it
-        out.detectable[data.input_place[others], j] = 0
-    else:
+    def hidden(self) -> set[str]:
+        """The targets that something hidden and constant in episodes shifts."""
+        variation, pooled = Variation(self.data.starts), self.pooled.fits
+        fits = self._fits(variation)
+        hidden = {
+            name
+            for name, (problem, _, _, prediction) in fits.items()
+            if has_hidden_cause(problem.target - pooled[name].prediction, problem.target - prediction, self.data.starts)
+        }
+        if hidden:
+            self.within = self.analysis(variation, fits)
+        return hidden
+
+    def analysis(self, variation: Variation, fits: dict[str, _FullFit] | None = None) -> _Analysis:
+        engine, centred = self.engine, variation.centre(self.engine.x)
+
+        def source(
+            columns: np.ndarray, problem: Problem, kernel: LearnedKernel, fitted: tuple[Fit, np.ndarray]
+        ) -> _Source:
+            error = variation.centre(problem.target - fitted[1])
+            prediction = problem.target - error
+            basis = Basis(centred, problem.keep, variation.centre(prediction))
+            return _Source(columns, problem.keep, kernel, basis, basis.remove(error), prediction)
+
+        fitted = engine.cross_fit(self._inputs, self._input_kernels, variation.starts)
+        sources = thread_map(source, self.data.columns, self._inputs, self._input_kernels, fitted)
+        return _Analysis(variation, sources, self._fits(variation) if fits is None else fits)
+
+    def _fits(self, variation: Variation) -> dict[str, _FullFit]:
+        fits = self.engine.cross_fit(self._targets, self._kernels, variation.starts)
+        parts = zip(self._names, self._targets, self._kernels, fits, strict=True)
+        return {name: _FullFit(problem, kernel, *fit) for name, problem, kernel, fit in parts}
+
+
+@dataclass
+class _TargetTest:
+    """Every input against one target: writes column j of the evidence."""
+
+    test: ResidualTest
+    data: Prepared
+    regressions: _Regressions
+    target: Target
+    j: int
+    hidden: set[str]
+    out: Evidence
+
+    def run(self) -> None:
+        own, name = self.target.own, self.target.factor.name
+        others = [i for i in range(len(self.data.inputs)) if i != own]
+        if name not in self.regressions.pooled.fits:  # the target never changes, so no other input moves it
+            self.out.detectable[self.data.input_place[others], self.j] = 0
+        elif name in self.hidden:
+            constant = constant_inputs(self.data)
+            self._test(self.regressions.within, [i for i in others if i not in constant])
+            self._test(self.regressions.pooled, [i for i in others if i in constant])
+        else:
+            self._test(self.regressions.pooled, others)
+        if own is not None:
+            self._test_own(self.regressions.within if name in self.hidden else self.regressions.pooled)
+
+    def _test(self, analysis: _Analysis, inputs: list[int]) -> None:
+        """Test these inputs against the change of the target."""
+        if not inputs:
+            return
+        engine, test = self.regressions.engine, self.test
+        full_fit, sources = analysis.fits[self.target.factor.name], analysis.sources
         y, full = full_fit.problem.target, full_fit.prediction
-        problems = {i: full_fit.problem._replace(keep=sources[i].keep) for i in others}
-        predictions = engine.predict_substituted(list(problems.values()), full_fit.fit, predicted_inputs)
-        substituted = dict(zip(others, predictions, strict=True))
-        error = ((y - full) ** 2).mean(0)
+        problems = {i: full_fit.problem._replace(keep=sources[i].keep) for i in inputs}
+        predictions = engine.predict_substituted(list(problems.values()), full_fit.fit, self._predicted(analysis))
+        substituted = dict(zip(inputs, predictions, strict=True))
+        square = analysis.variation.mean_square
+        error = square(y - full)
         refitted = [
             i
-            for i in others
-            if len(y) <= test.thorough or loss(((y - substituted[i]) ** 2).mean(0), error) >= test.least_effect
+            for i in inputs
+            if len(y) <= test.thorough or loss(square(y - substituted[i]), error) >= test.least_effect
         ]
-        fits = engine.cross_fit([problems[i] for i in refitted], [full_fit.kernel] * len(refitted))
+        kernels = [full_fit.kernel] * len(refitted)
+        fits = engine.cross_fit([problems[i] for i in refitted], kernels, analysis.variation.starts)
         reduced = substituted | {i: prediction for i, (_, prediction) in zip(refitted, fits, strict=True)}
         threads = max(1, cores() // engine.concurrent_targets)
-        thread_map(lambda i: compare(i, y, full, reduced[i], substituted[i]), others, threads=threads)
-        _mark_untestable(context, target, full_fit, j, out)
+        thread_map(
+            lambda i: self._compare(analysis, i, y, full, reduced[i], substituted[i]), inputs, threads=threads
+        )
+        self._explain(analysis, full_fit, inputs)
 
-    if target.own is not None:
-        # The change contains the last value, so that input is tested against the level: last value + change.
-        own, i = sources[target.own], target.own
-        mixed = np.where(own.keep > 0, engine.x, predicted_inputs)
+    def _predicted(self, analysis: _Analysis) -> np.ndarray:
+        """(n, p) every input as the others predict it."""
+        predicted = np.zeros_like(self.regressions.engine.x)
+        for source in analysis.sources:
+            predicted[:, source.columns] = source.prediction
+        return predicted
+
+    def _test_own(self, analysis: _Analysis) -> None:
+        """Test the last value against the level, last value + change: the change contains the last value."""
+        engine, target, i = self.regressions.engine, self.target, self.target.own
+        assert i is not None
+        own = analysis.sources[i]
+        full_fit = analysis.fits.get(target.factor.name)
         if full_fit is None:
             change = substituted_change = target.moves * 0
             kernel = own.kernel
         else:
+            mixed = np.where(own.keep > 0, engine.x, self._predicted(analysis))
             change, substituted_change = full_fit.prediction, engine.predict(full_fit.fit, mixed)
             kernel = own.kernel._replace(metric=own.kernel.metric + full_fit.kernel.metric)
         problem = engine.problem(f"level {target.factor.name}", target.level, own.keep)
-        compare(
+        self._compare(
+            analysis,
             i,
             target.level,
             engine.x[:, own.columns] @ target.persist + change @ target.gain,
-            engine.cross_fit([problem], [kernel])[0][1],
+            engine.cross_fit([problem], [kernel], analysis.variation.starts)[0][1],
             own.prediction @ target.persist + substituted_change @ target.gain,
         )
         if variation(own.residual, target.level) < LEAST_VARIATION:
-            place = data.input_place[i], j
-            out.detectable[place] = np.inf
-            out.why[data.inputs[i].name, target.factor.name] = _redundancy_reason(data, engine, sources, i)
+            self._undetermined(i, _redundancy_reason(self.data, engine, analysis.sources, i))
+
+    def _compare(
+        self, analysis: _Analysis, i: int, y: np.ndarray, full: np.ndarray, reduced: np.ndarray, substituted: np.ndarray
+    ) -> None:
+        """Test input i, from predictions of y: with all inputs, without i, and with i replaced by its prediction."""
+        data, out, source = self.data, self.out, analysis.sources[i]
+        place, centre, square = (data.input_place[i], self.j), analysis.variation.centre, analysis.variation.mean_square
+        ry = centre(y - reduced)
+        rx, direction = source.residual, source.basis.remove(centre(full - substituted))
+        if self._is_redundant(source, y):
+            projection = source.basis.where_moving(centre(reduced))
+            rx, direction = projection.remove(rx), projection.remove(direction)
+        t, p_covariance = covariance_test(rx, ry, data.starts)
+        z, p_projected = projected_test(direction, ry, data.starts, data.folds)
+        out.p[place], out.statistic[place] = combine(p_covariance, p_projected), max(t, z)
+        out.effect[place] = loss(np.minimum((ry**2).mean(0), square(y - substituted)), square(y - full))
+        out.detectable[place] = detectable_effect(rx, ry, data.starts, self.test.level)
+
+    def _is_redundant(self, source: _Source, y: np.ndarray) -> bool:
+        """Whether, where y moves, the other inputs predict so much of this one that its test is in doubt."""
+        return variation(source.residual, y) < 1 - self.test.redundant
+
+    def _lacks_variation(self, source: _Source, i: int, y: np.ndarray) -> bool:
+        """Whether an input varies too little of its own accord.
+
+        For states that move together, a tenth of their variance is enough. For an action that follows from the state
+        it is not: the policy that logged it never tried the alternatives (positivity fails).
+        """
+        is_state = self.data.inputs[i].name in {target.factor.name for target in self.data.targets}
+        return variation(source.residual, y) < (LEAST_VARIATION if is_state else 1 - self.test.redundant)
+
+    def _undetermined(self, i: int, why: str, needs: str = "") -> None:
+        """The data cannot decide whether input i matters."""
+        pair = self.data.inputs[i].name, self.target.factor.name
+        self.out.detectable[self.data.input_place[i], self.j], self.out.why[pair] = np.inf, why
+        if needs:
+            self.out.needs[pair] = needs
+
+    def _explain(self, analysis: _Analysis, full_fit: _FullFit, inputs: list[int]) -> None:
+        """Decide which inputs, other than clear edges, these data cannot judge, and why."""
+        test, out, least = self.test, self.out, self.test.least_effect
+        place, y = (lambda i: (self.data.input_place[i], self.j)), full_fit.problem.target
+        open_inputs = [i for i in inputs if not (out.p[place(i)] < test.level and out.effect[place(i)] >= least)]
+        moved = int((np.abs(y - np.median(y, axis=0)) > 1e-9).any(1).sum())
+        few, name = moved < FEW and moved < RARE * len(y), self.target.factor.name
+        redundant = []
+        for i in open_inputs:
+            detectable, source = out.detectable[place(i)], analysis.sources[i]
+            if few and out.p[place(i)] < test.level:
+                reason = f"{name} moved only {moved} times, too few to measure an effect"
+                self._undetermined(i, reason, f"about {FEW} rows in which {name} moves")
+            elif variation(self.regressions.engine.x[:, source.columns], y) < LEAST_VARIATION:
+                self._undetermined(
+                    i,
+                    f"where {name} moves, {self.data.inputs[i].name} hardly varies",
+                    f"rows in which {name} moves at other values of {self.data.inputs[i].name}",
+                )
+            elif self._lacks_variation(source, i, y):
+                redundant.append(i)
+            elif detectable > least:
+                self._lacks_power(i, detectable)
+        self._judge_redundant(analysis, full_fit, redundant)
+
+    def _lacks_power(self, i: int, detectable: float) -> None:
+        pair = self.data.inputs[i].name, self.target.factor.name
+        episodes, least = len(self.data.starts), self.test.least_effect
+        if np.isinf(detectable):
+            self.out.why[pair], wanted = "too few episodes for a test of interactions", 30
+        else:
+            self.out.why[pair] = f"only an effect of {detectable:.2g} would have been seen, and {least:g} counts"
+            wanted = int(np.ceil(episodes * detectable / least))
+        self.out.needs[pair] = f"about {wanted:,} episodes like these {episodes:,}"
+
+    def _judge_redundant(self, analysis: _Analysis, full_fit: _FullFit, inputs: list[int]) -> None:
+        """An input with too little variation of its own is undetermined, unless the target needs neither it nor those
+        from which it follows."""
+        engine, prune_max, loss_max = self.regressions.engine, self.test.least_effect / 3, self.test.least_effect * DOUBT
+        arguments = inputs, self.data.columns, prune_max, loss_max
+        losses = loss_after_pruning(engine, full_fit.problem, full_fit.kernel, *arguments)
+        for i, loss_without in zip(inputs, losses, strict=True):
+            if loss_without > loss_max:
+                name = self.data.inputs[i].name
+                reason = _redundancy_reason(self.data, engine, analysis.sources, i)
+                self._undetermined(i, reason, f"rows in which {name} varies while these stay")
 
 
-def _mark_untestable(context: _Context, target: Target, full_fit: _FullFit, j: int, out: Evidence) -> None:
-    """Mark the pairs of one target, other than clear edges, that the data cannot decide."""
-    test, data, _, sources = context
-    p, effect = out.p[data.input_place, j], out.effect[data.input_place, j]
-    undecided = [
-        i
-        for i in range(len(sources))
-        if i != target.own and not (p[i] < TRACE and effect[i] > test.least_effect)  # those are edges
-    ]
-    why = _too_few_moves(target, full_fit, [i for i in undecided if p[i] < TRACE])
-    rest = [i for i in undecided if i not in why]
-    why |= _redundant(context, target, full_fit, rest, p)
-    for i, reason in why.items():
-        out.detectable[data.input_place[i], j] = np.inf
-        out.why[data.inputs[i].name, target.factor.name] = reason
+def constant_inputs(data: Prepared) -> set[int]:
+    """The inputs that never change in an episode."""
+    if len(data.starts) == len(data.x):
+        return set()  # rows are independent draws: there are no episodes to be constant in
 
+    def constant(x: np.ndarray) -> bool:
+        return bool((np.maximum.reduceat(x, data.starts) == np.minimum.reduceat(x, data.starts)).all())
 
-def _too_few_moves(target: Target, full_fit: _FullFit, suspects: list[int]) -> dict[int, str]:
-    """Reasons for all suspects, if the target moves too rarely to measure their effects; else none."""
-    y = full_fit.problem.target
-    moved = int((np.abs(y - np.median(y, axis=0)) > 1e-9).any(1).sum())
-    few = moved < FEW and moved < RARE * len(y)
-    reason = f"{target.factor.name} moved only {moved} times, too few to measure an effect"
-    return dict.fromkeys(suspects, reason) if few else {}
-
-
-def _redundant(
-    context: _Context, target: Target, full_fit: _FullFit, inputs: list[int], p: np.ndarray
-) -> dict[int, str]:
-    """Reasons for the inputs that have too little variation of their own and could still matter."""
-    test, data, engine, sources = context
-    y, why, unclear = full_fit.problem.target, {}, []
-    # For states that move together, a tenth of variation of their own is enough to decide. For an action that follows
-    # from the state it is not: the policy that logged it never tried the alternatives (positivity fails).
-    states = {t.factor.name for t in data.targets}
-    for i in inputs:
-        name, source = data.inputs[i].name, sources[i]
-        if not _is_redundant(test, source, y):
-            continue
-        if variation(engine.x[:, source.columns], y) < LEAST_VARIATION:
-            why[i] = f"where {target.factor.name} moves, {name} hardly varies"
-        elif p[i] < TRACE:
-            why[i] = _redundancy_reason(data, engine, sources, i) + "; there is a trace of dependence"
-        elif name not in states or variation(source.residual, y) < LEAST_VARIATION:
-            unclear.append(i)
-    prune_max, loss_max = test.least_effect / 3, test.least_effect * DOUBT
-    losses = loss_after_pruning(engine, full_fit.problem, full_fit.kernel, unclear, data.columns, prune_max, loss_max)
-    needed = [i for i, loss_without in zip(unclear, losses, strict=True) if loss_without > loss_max]
-    return why | {i: _redundancy_reason(data, engine, sources, i) for i in needed}
-
-
-def _is_redundant(test: ResidualTest, source: _Source, y: np.ndarray) -> bool:
-    """Whether, where y moves, the other inputs predict so much of this one that its test is in doubt."""
-    return variation(source.residual, y) < 1 - test.redundant
+    return {i for i, columns in enumerate(data.columns) if constant(data.x[:, columns])}
 
 
 def _mark_echoes(data: Prepared, out: Evidence) -> None:
-    """Mark the inputs that are constant in every episode as echoes of a hidden cause, except for their own targets."""
+    """Mark the inputs that never change in an episode as echoes of a hidden cause, except for their own targets."""
     assert out.echo is not None
-    if len(data.starts) == len(data.x):
-        return  # rows are independent draws: there are no episodes to be constant in
-    for i, (source, columns) in enumerate(zip(data.inputs, data.columns, strict=True)):
-        x = data.x[:, columns]
-        if (np.maximum.reduceat(x, data.starts) == np.minimum.reduceat(x, data.starts)).all():
-            for j, target in zip(data.target_place, data.targets, strict=True):
-                if target.own != i:
-                    place = data.input_place[i], j
-                    out.echo[place], out.detectable[place] = True, 0
-                    out.why[source.name, target.factor.name] = ECHO.format(source.name)
+    for i in constant_inputs(data):
+        if getattr(data.inputs[i], "role", "") == "context":
+            continue
+        for j, target in zip(data.target_place, data.targets, strict=True):
+            if target.own != i:
+                name = data.inputs[i].name
+                out.echo[data.input_place[i], j] = True
+                out.why[name, target.factor.name] = ECHO.format(name)
+                out.needs[name, target.factor.name] = CONTEXT.format(name)
 
 
 def _redundancy_reason(data: Prepared, engine: Engine, sources: list[_Source], i: int) -> str:

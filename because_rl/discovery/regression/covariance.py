@@ -16,6 +16,10 @@ COVARIANCE_PART = 0.9
 """Share of the level that the covariance test gets; the projected test gets the rest."""
 
 
+EPISODES_PER_FOLD = 5
+"""Least number for the projected test."""
+
+
 class Basis:
     """Projects out of residuals what is linear in z, in the fit of x on z, and in the square of that fit.
 
@@ -98,19 +102,58 @@ def projected_test(
 ) -> tuple[float, float]:
     """z and one-sided p-value of E[g r_y] > 0, where g (`direction`) of fold k was learned on the other folds.
 
-    Both arrays are (n, w), `starts` are the first rows of the episodes. In fold k the self-normalised sum is standard
-    normal given the other folds. The sums of different folds are dependent: fold k tests what was learned from fold l
-    and the reverse, which doubles the variance of their total (as in any degenerate U-statistic). Hence the division
-    by sqrt(2 K), not sqrt(K).
+    Both arrays are (n, w), `starts` are the first rows of the episodes. In fold k Student's t of the episodes' sums has
+    its distribution given the other folds, and becomes z_k, the standard normal number with the same p-value (a sum
+    normalised by its own squares could not exceed the square root of the number of episodes). The z_k of different
+    folds are dependent: fold k tests what was learned from fold l and the reverse, which doubles the variance of their
+    total (as in any degenerate U-statistic). Hence the division by sqrt(2 K), not sqrt(K).
+
+    With fewer than `EPISODES_PER_FOLD` episodes in a fold the tails of t are not to be trusted, and p is 1.
     """
     scale = (ry**2).mean(0)
     direction = np.concatenate([direction[f] - direction[f].mean(0) for f in folds])
     sums = np.add.reduceat((direction * ry / np.where(scale > 0, scale, 1)).sum(1), starts)
     fold = np.searchsorted([f.stop for f in folds], starts, side="right")
-    total, square = np.bincount(fold, sums, len(folds)), np.bincount(fold, sums**2, len(folds))
-    z = np.divide(total, np.sqrt(square), out=np.zeros_like(total), where=square > 0)
-    combined = float(z.sum() / np.sqrt(2 * len(folds)))
+    count = np.bincount(fold, minlength=len(folds))
+    if count.min() < EPISODES_PER_FOLD:
+        return 0.0, 1.0
+    mean = np.bincount(fold, sums, len(folds)) / count
+    spread = np.sqrt(np.bincount(fold, (sums - mean[fold]) ** 2, len(folds)) / (count - 1))
+    t = np.divide(mean * np.sqrt(count), spread, out=np.zeros_like(mean), where=spread > 0)
+    z = np.where(t > 0, stats.norm.isf(stats.t.sf(t, count - 1)), stats.norm.ppf(stats.t.cdf(t, count - 1)))
+    combined = float(np.clip(z, -30, 30).sum() / np.sqrt(2 * len(folds)))
     return combined, float(stats.norm.sf(combined))
+
+
+def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level: float) -> float:
+    """The least share of r_y's variance that x would have to explain to be seen at this level with probability .8.
+
+    From the tests' own variance: with s the standard error of the mean of r_x r_y between episodes, a covariance of
+    (c + .84) s is seen with probability .8, c being the critical value. The share is its square over the product of
+    the variances, the median over pairs of columns. The projected test has to see it too, for dependence that averages
+    out: its critical value is larger, and the dependence between its folds costs another factor of sqrt(2). Such a
+    dependence may lie where r_y is large: of n rows only 3 n / kurtosis count, which is n for a normal r_y and three
+    times the number of events for an event that is rare.
+
+    inf where there are too few episodes for the projected test.
+
+    >>> rng = np.random.default_rng(0)
+    >>> rx, ry = rng.normal(size=(2, 4000, 1))
+    >>> round(detectable_effect(rx, ry, np.arange(4000), 1e-4), 3)
+    0.013
+    """
+    groups, n, pairs = len(starts), len(rx), rx.shape[1] * ry.shape[1]
+    if groups < 5 * EPISODES_PER_FOLD:
+        return np.inf
+    products = (rx[:, :, None] * ry[:, None, :]).reshape(n, -1)
+    error = np.add.reduceat(products, starts).std(0, ddof=1) * np.sqrt(groups) / n
+    variance = np.outer((rx**2).mean(0), (ry**2).mean(0)).reshape(-1)
+    share = np.divide(error**2, variance, out=np.full_like(variance, np.inf), where=variance > 1e-24)
+    power = stats.norm.isf(0.2)
+    linear = stats.t.isf(level * COVARIANCE_PART / 2 / pairs, groups - 1) + power
+    projected = np.sqrt(2) * (stats.norm.isf(level * (1 - COVARIANCE_PART)) + power)
+    kurtosis = float(np.median((ry**4).mean(0) / np.maximum((ry**2).mean(0) ** 2, 1e-300)))
+    return float(max(np.median(share) * linear**2, max(np.median(share), kurtosis / 3 / n) * projected**2))
 
 
 def combine(p_covariance: float, p_projected: float) -> float:
