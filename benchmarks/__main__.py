@@ -50,7 +50,9 @@ def bench_behaviours(
 def bench_discovery(
     replications: Annotated[int, typer.Option(help="Data sets per test and case.")] = 200,
     test: Annotated[list[str] | None, typer.Option(help="Tests to run; repeatable (ours and installed peers).")] = None,
-    case: Annotated[list[str] | None, typer.Option(help="Cases to run; repeatable (all that fit the test).")] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="Cases or patterns such as 'ar-*'; repeatable (all that fit).")
+    ] = None,
     keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run resumes.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
@@ -65,17 +67,20 @@ def bench_discovery(
 
     with progress_bar("Calibrating", "data sets") as report:
         result = study(test, case, replications, seed, keep, report, workers, budget)
+    verdicts = ("established", "excluded", "undetermined")
     rows = [
         {"test": r["test"], "case": r["case"], "true null": "yes" if r["null"] else "no"}
         | {
             level: f"{r[level]['rate']:.3f} [{r[level]['low95']:.3f}, {r[level]['high95']:.3f}]"
             for level in ("0.05", "0.01")
         }
-        | {"0.0001": f"{r['0.0001']['rate']:.3f}", "data sets": r["replications"], "ms": round(1000 * r["seconds"], 1)}
+        | {"0.0001": f"{r['0.0001']['rate']:.3f}"}
+        | {name: f"{r['verdicts'].get(name, 0):.3f}" if "verdicts" in r else "" for name in verdicts}
+        | {"data sets": r["replications"], "ms": round(1000 * r["seconds"], 1)}
         for r in result["rows"]
     ]
-    numbers = ("0.05", "0.01", "0.0001", "data sets", "ms")
-    deliver(result, output, as_json, make_table("Share rejected, by level", rows, numbers))
+    numbers = ("0.05", "0.01", "0.0001", *verdicts, "data sets", "ms")
+    deliver(result, output, as_json, make_table("Share rejected, by level, and share of each verdict", rows, numbers))
 
 
 @bench.command("graphs", epilog="Example: python -m benchmarks graphs --data crash-expert --seed 11 --keep work/graphs")
