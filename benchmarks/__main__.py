@@ -110,6 +110,52 @@ def bench_graphs(
     deliver(result, output, as_json, make_table("Discovered edges against the true graph", rows, numbers))
 
 
+@bench.command(
+    "systems", epilog="Example: python -m benchmarks systems --keep work/systems --system pendulum --size 30x100"
+)
+def bench_systems(
+    keep: Annotated[Path, typer.Option(help="Folder for results, a file each, from which a later run resumes.")],
+    system: Annotated[
+        list[str] | None,
+        typer.Option(help="Classic control, thermostat, linear-DxK, nonlinear-DxK; +drift; repeatable (all named)."),
+    ] = None,
+    behaviour: Annotated[list[str] | None, typer.Option(help="random, confounded; repeatable (both).")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="Rows, or episodes x rows such as 30x100; repeatable (2000, 10000, 50000).")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seeds of the rows; repeatable (0).")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="because, or of other packages: pcmci, lasso, trees, varlingam; repeatable (because)."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Edge scores on systems with known equations, of discovery and of other methods on the same rows."""
+    from benchmarks.discovery.recovery import NAMES, OURS, SIZES, recovery
+    from benchmarks.discovery.systems import BEHAVIOURS
+
+    with progress_bar("Recovering graphs", "results") as report:
+        choice = system or NAMES, behaviour or BEHAVIOURS, size or SIZES, seed or [0], method or [OURS]
+        result = recovery(*choice, keep, report, workers)
+    shown = {
+        "precision": "precision",
+        "recall": "recall",
+        "f1": "F1",
+        "f1_established": "F1, established",
+        "undetermined": "undetermined",
+        "seconds": "s",
+        "failed": "failed",
+    }
+    rows = [
+        {name: r[name] for name in ("system", "behaviour", "size", "method")}
+        | {title: f"{r[name]:.3g}" if name in r else "" for name, title in shown.items()}
+        for r in result["rows"]
+    ]
+    deliver(result, output, as_json, make_table("Edges against the true graph", rows, tuple(shown.values())))
+
+
 @bench.command("mask", epilog="Example: python -m benchmarks mask --n 2000 --n 15000 -o results/discovery/cost.json")
 def bench_mask(
     n: Annotated[list[int] | None, typer.Option(help="Transitions; repeatable (15000).")] = None,
