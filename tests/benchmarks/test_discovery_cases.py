@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from because_rl.discovery.independence.fisherz import FisherZ
 from because_rl.discovery.independence.gtest import GTest
@@ -93,3 +94,17 @@ def test_cases_are_chosen_by_pattern_and_kind():
     rows = study(["fisherz"], ["hidden-10-*x10", "sticky-*"], 1)["rows"]
     assert [row["case"] for row in rows] == ["hidden-10-tied-100x10", "hidden-10-free-100x10"]
     assert examine(GTest(), *CASES["sticky-400x5"].draw(stream(0, "g"), 2000)).verdict is not None
+
+
+@pytest.mark.parametrize("case", ["ar-linear-100x10", "ar-linear-400x5", "ar-white-linear-100x10", "ar-linear-20x50"])
+def test_the_linear_cases_with_episodes_are_nulls(case):
+    """A regression with variances clustered by episode, which is valid for them, keeps its level."""
+    rejected = 0
+    for number in range(200):
+        x, y, z, episode = CASES[case].draw(stream(1, case, number), CASES[case].n)
+        given = np.column_stack([z, np.ones(len(x))])
+        rest_x, rest_y = (a - given @ np.linalg.lstsq(given, a, rcond=None)[0] for a in (x, y))
+        per_episode = np.bincount(episode, rest_x * (rest_y - rest_x * (rest_x @ rest_y) / (rest_x @ rest_x)))
+        t = rest_x @ rest_y / np.sqrt((per_episode**2).sum())
+        rejected += 2 * student.sf(abs(t), len(per_episode) - 1) < 0.05
+    assert 0.01 < rejected / 200 < 0.12
