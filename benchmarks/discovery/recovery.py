@@ -33,7 +33,8 @@ OURS = "because"
 METHODS = (OURS, *PEERS)
 NAMES = (*CLASSIC, "thermostat")
 SIZES = ("2000", "10000", "50000")
-"""By default. 'N': N rows in episodes of 100; 'GxT': G episodes of T rows, as in '30x100'."""
+"""By default. 'N': N rows in episodes of 100; 'GxT': G episodes of T rows, as in '30x100'. Where episodes end early
+(cartpole, mountaincar), as many rows in more episodes."""
 LENGTH = 100
 SPARSE = re.compile(r"(linear|nonlinear)-(\d+)x(\d+)")
 DRIFT = "+drift"
