@@ -50,7 +50,9 @@ def bench_behaviours(
 def bench_discovery(
     replications: Annotated[int, typer.Option(help="Data sets per test and case.")] = 200,
     test: Annotated[list[str] | None, typer.Option(help="Tests to run; repeatable (ours and installed peers).")] = None,
-    case: Annotated[list[str] | None, typer.Option(help="Cases to run; repeatable (all that fit the test).")] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="Cases or patterns such as 'ar-*'; repeatable (all that fit).")
+    ] = None,
     keep: Annotated[Path | None, typer.Option(help="Folder for p-values, from which a later run resumes.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
@@ -65,17 +67,20 @@ def bench_discovery(
 
     with progress_bar("Calibrating", "data sets") as report:
         result = study(test, case, replications, seed, keep, report, workers, budget)
+    verdicts = ("established", "excluded", "undetermined")
     rows = [
         {"test": r["test"], "case": r["case"], "true null": "yes" if r["null"] else "no"}
         | {
             level: f"{r[level]['rate']:.3f} [{r[level]['low95']:.3f}, {r[level]['high95']:.3f}]"
             for level in ("0.05", "0.01")
         }
-        | {"0.0001": f"{r['0.0001']['rate']:.3f}", "data sets": r["replications"], "ms": round(1000 * r["seconds"], 1)}
+        | {"0.0001": f"{r['0.0001']['rate']:.3f}"}
+        | {name: f"{r['verdicts'].get(name, 0):.3f}" if "verdicts" in r else "" for name in verdicts}
+        | {"data sets": r["replications"], "ms": round(1000 * r["seconds"], 1)}
         for r in result["rows"]
     ]
-    numbers = ("0.05", "0.01", "0.0001", "data sets", "ms")
-    deliver(result, output, as_json, make_table("Share rejected, by level", rows, numbers))
+    numbers = ("0.05", "0.01", "0.0001", *verdicts, "data sets", "ms")
+    deliver(result, output, as_json, make_table("Share rejected, by level, and share of each verdict", rows, numbers))
 
 
 @bench.command("graphs", epilog="Example: python -m benchmarks graphs --data crash-expert --seed 11 --keep work/graphs")
@@ -103,6 +108,52 @@ def bench_graphs(
     ]
     numbers = ("F1", "precision", "recall", "shd", "from distractors", "s")
     deliver(result, output, as_json, make_table("Discovered edges against the true graph", rows, numbers))
+
+
+@bench.command(
+    "systems", epilog="Example: python -m benchmarks systems --keep work/systems --system pendulum --size 30x100"
+)
+def bench_systems(
+    keep: Annotated[Path, typer.Option(help="Folder for results, a file each, from which a later run resumes.")],
+    system: Annotated[
+        list[str] | None,
+        typer.Option(help="Classic control, thermostat, linear-DxK, nonlinear-DxK; +drift; repeatable (all named)."),
+    ] = None,
+    behaviour: Annotated[list[str] | None, typer.Option(help="random, confounded; repeatable (both).")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="Rows, or episodes x rows such as 30x100; repeatable (2000, 10000, 50000).")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seeds of the rows; repeatable (0).")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="because, or of other packages: pcmci, lasso, trees, varlingam; repeatable (because)."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that share the data sets.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Edge scores on systems with known equations, of discovery and of other methods on the same rows."""
+    from benchmarks.discovery.recovery import NAMES, OURS, SIZES, recovery
+    from benchmarks.discovery.systems import BEHAVIOURS
+
+    with progress_bar("Recovering graphs", "results") as report:
+        choice = system or NAMES, behaviour or BEHAVIOURS, size or SIZES, seed or [0], method or [OURS]
+        result = recovery(*choice, keep, report, workers)
+    shown = {
+        "precision": "precision",
+        "recall": "recall",
+        "f1": "F1",
+        "f1_established": "F1, established",
+        "undetermined": "undetermined",
+        "seconds": "s",
+        "failed": "failed",
+    }
+    rows = [
+        {name: r[name] for name in ("system", "behaviour", "size", "method")}
+        | {title: f"{r[name]:.3g}" if name in r else "" for name, title in shown.items()}
+        for r in result["rows"]
+    ]
+    deliver(result, output, as_json, make_table("Edges against the true graph", rows, tuple(shown.values())))
 
 
 @bench.command("mask", epilog="Example: python -m benchmarks mask --n 2000 --n 15000 -o results/discovery/cost.json")

@@ -1,4 +1,8 @@
-"""Level and power of independence tests: how often they reject true nulls (the level) and alternatives (ideally 1)."""
+"""Level and power of independence tests: how often they reject true nulls (the level) and alternatives (ideally 1).
+
+Beside the p-value, the verdict that `decide` gives at the test's default threshold is counted: where a test cannot hold
+its level, as with strong dependence within few episodes, its verdict should be "undetermined".
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,16 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from because_rl.discovery.discover import make_test
+from because_rl.discovery.discover import DEFAULT_THRESHOLD, make_test
 from because_rl.discovery.independence.base import IndependenceTest
+from because_rl.discovery.mask import STATUSES, decide
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.factors import Factor
@@ -24,109 +29,46 @@ from because_rl.io import read_json, write_json
 from because_rl.provenance import provenance
 from because_rl.rng import child_seed, stream
 from because_rl.statistics import wilson
+from benchmarks.discovery.cases import CASES
 from benchmarks.discovery.peers import COUNTING, MOST_ROWS, PairTest, installed, versions
 
-Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""x (n,), y (n,), z (n, d)"""
+Record = dict[str, list[Any]]
+""""p", "verdict", "kept" and "seconds" of the replications that are done, in their order"""
 Report = Callable[[int, int], None]
 
 LEVELS = (0.05, 0.01, 1e-4)
 """At which rejection rates are reported."""
+DEFAULT = 1e-4
+"""p-value below which an edge is kept, for tests without a default of their own."""
 OURS = ("residual", "gtest", "fcit", "fisherz")
 """The tests of this package that give p-values."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """A distribution to sample from."""
+class Outcome(NamedTuple):
+    """What a test says of one data set."""
 
-    draw: Callable[[np.random.Generator, int], Sample]
-    """(rng, n) -> x, y, z"""
-    n: int
-    null: bool
-    """whether x and y are independent given z"""
-
-
-def linear(d: int) -> Callable[[np.random.Generator, int], Sample]:
-    """x and y are linear in d conditioning variables, with Gaussian noise of variance 1."""
-
-    def draw(rng: np.random.Generator, n: int) -> Sample:
-        z = rng.standard_normal((n, d))
-        a, b = rng.standard_normal((2, d)) / math.sqrt(max(d, 1))
-        return z @ a + rng.standard_normal(n), z @ b + rng.standard_normal(n), z
-
-    return draw
+    p: float
+    verdict: str | None
+    """one of `STATUSES`; None for tests of other packages, which give a p-value alone"""
+    kept: bool
+    """whether the mask has the edge x -> y; for tests of other packages, whether p is below 1e-4"""
 
 
-def nonlinear(effect: Callable[[np.ndarray, np.ndarray], Any] = lambda x, z: 0.0) -> Callable[..., Sample]:
-    """x = tanh(z1 + z2 + z3) + noise / 2, y = sin(z2 + z3 + z4) + noise / 2 + effect(x, z); 18 variables."""
-
-    def draw(rng: np.random.Generator, n: int) -> Sample:
-        z = rng.standard_normal((n, 18))
-        x = np.tanh(z[:, :3].sum(1)) + 0.5 * rng.standard_normal(n)
-        y = np.sin(z[:, 1:4].sum(1)) + 0.5 * rng.standard_normal(n)
-        return x, y + effect(x, z), z
-
-    return draw
-
-
-def heteroscedastic(rng: np.random.Generator, n: int) -> Sample:
-    """The nonlinear null, but each noise grows with a variable that drives the other's mean."""
-    z = rng.standard_normal((n, 18))
-    x = np.tanh(z[:, :3].sum(1)) + 0.5 * (0.3 + np.abs(z[:, 1])) * rng.standard_normal(n)
-    y = np.sin(z[:, 1:4].sum(1)) + 0.5 * (0.3 + np.abs(z[:, 0])) * rng.standard_normal(n)
-    return x, y, z
-
-
-def binary(rng: np.random.Generator, n: int) -> Sample:
-    """The nonlinear null with x a coin whose odds depend on z1 + z2 + z3."""
-    z = rng.standard_normal((n, 18))
-    x = (rng.random(n) < 1 / (1 + np.exp(-z[:, :3].sum(1)))).astype(float)
-    return x, np.sin(z[:, 1:4].sum(1)) + 0.5 * rng.standard_normal(n), z
-
-
-def heavy(rng: np.random.Generator, n: int) -> Sample:
-    """x and y linear in five variables; all noises Student with 2 degrees of freedom (no variance)."""
-    z = rng.standard_t(2, (n, 5))
-    a, b = rng.standard_normal((2, 5))
-    return z @ a + rng.standard_t(2, n), z @ b + rng.standard_t(2, n), z
-
-
-def categorical(rng: np.random.Generator, n: int) -> Sample:
-    """As in Unlock: where an agent goes depends on its cell and its move, x on its cell alone; strata are uneven."""
-    cell, move = np.minimum(rng.geometric(0.12, n), 24) - 1, rng.integers(0, 4, n)
-    slip = rng.random(n) < 0.15
-    y = np.where(slip, cell, (cell + np.array([1, -1, 6, -6])[move]) % 24)
-    x = (cell + rng.integers(0, 3, n)) % 6
-    return np.eye(6)[x], np.eye(24)[y], np.hstack([np.eye(24)[cell], np.eye(4)[move]])
-
-
-CASES: dict[str, Case] = {
-    **{f"linear-{d}-{n}": Case(linear(d), n, True) for n in (500, 1000) for d in (0, 1, 5, 18)},
-    "nonlinear-1000": Case(nonlinear(), 1000, True),
-    "nonlinear-4000": Case(nonlinear(), 4000, True),
-    "heteroscedastic-1000": Case(heteroscedastic, 1000, True),
-    "binary-1000": Case(binary, 1000, True),
-    "heavy-1000": Case(heavy, 1000, True),
-    "categorical-2800": Case(categorical, 2800, True),
-    "effect-1000": Case(nonlinear(lambda x, z: 0.5 * x), 1000, False),
-    "effect-4000": Case(nonlinear(lambda x, z: 0.5 * x), 4000, False),
-    "interaction-4000": Case(nonlinear(lambda x, z: 0.5 * x * z[:, 4]), 4000, False),
-    "square-4000": Case(nonlinear(lambda x, z: 0.5 * (x * x - 1)), 4000, False),
-}
-
-
-def as_variables(x: np.ndarray, y: np.ndarray, z: np.ndarray, episode: np.ndarray | None = None) -> Variables:
+def as_variables(
+    x: np.ndarray, y: np.ndarray, z: np.ndarray, episode: np.ndarray | None = None, own: bool = False
+) -> Variables:
     """Variables with two input factors, x and z (with all its columns), and one target y.
 
-    x and y are (n,) or (n, columns), z is (n, d), `episode` is (n,); without it the rows are independent draws.
+    x and y are (n,) or (n, columns), z is (n, d), `episode` is (n,); without it the rows are independent draws. With
+    `own`, the first column of z is a factor y: the last value of the target.
     """
 
     def factor(name: str, values: np.ndarray) -> Factor:
         kind = "binary" if np.isin(values, (0.0, 1.0)).all() else "continuous"
         return Factor(name, 0, values.shape[1], kind)  # type: ignore[arg-type]
 
-    blocks = {"x": x.reshape(len(x), -1), "z": z.reshape(len(x), -1)}
+    given = z.reshape(len(x), -1)
+    blocks = {"x": x.reshape(len(x), -1)} | ({"y": given[:, :1], "z": given[:, 1:]} if own else {"z": given})
     blocks = {name: np.asarray(values, np.float64) for name, values in blocks.items() if values.shape[1]}
     target = np.asarray(y, np.float64).reshape(len(y), -1)
     return Variables(
@@ -138,6 +80,29 @@ def as_variables(x: np.ndarray, y: np.ndarray, z: np.ndarray, episode: np.ndarra
     )
 
 
+def examine(
+    test: IndependenceTest | PairTest,
+    x: np.ndarray,
+    y: np.ndarray,
+    z: np.ndarray,
+    episode: np.ndarray | None = None,
+    seed: int = 0,
+    own: bool = False,
+) -> Outcome:
+    """The p-value of 'x is independent of y given z' and the verdict on x -> y; arguments as in `as_variables`.
+
+    Tests of other packages take no episodes.
+    """
+    if not isinstance(test, IndependenceTest):
+        p = float(test(x, y, z, seed))
+        return Outcome(p, None, p < DEFAULT)
+    variables, threshold = as_variables(x, y, z, episode, own), DEFAULT_THRESHOLD.get(test.name, DEFAULT)
+    chosen = test.for_threshold(threshold)
+    evidence = chosen(variables, seed)
+    mask = decide(variables, evidence, chosen, threshold, self_edges=False)
+    return Outcome(float(evidence.p[0, 0]), str(mask.status[0, 0]), bool(mask.kept[0, 0]))
+
+
 def pair_p_value(
     test: IndependenceTest | PairTest,
     x: np.ndarray,
@@ -147,9 +112,7 @@ def pair_p_value(
     seed: int = 0,
 ) -> float:
     """The p-value of 'x is independent of y given z'; arrays have n rows, `episode` as in `as_variables`."""
-    if isinstance(test, IndependenceTest):
-        return float(test(as_variables(x, y, z, episode), seed).p[0, 0])
-    return float(test(x, y, z, seed))
+    return examine(test, x, y, z, episode, seed).p
 
 
 def calibrate(
@@ -186,9 +149,9 @@ def calibrate(
                 run = partial(_replicate, test, case, seed)
                 while size := _batch(record, replications, budget, workers):
                     numbers = range(len(record["p"]), len(record["p"]) + size)
-                    for p, seconds in pool.map(run, numbers) if pool else map(run, numbers):
-                        record["p"].append(p)
-                        record["seconds"].append(round(seconds, 5))
+                    for outcome, seconds in pool.map(run, numbers) if pool else map(run, numbers):
+                        for key, value in (*outcome._asdict().items(), ("seconds", round(seconds, 5))):
+                            record[key].append(value)
                     if folder is not None:
                         write_json(_file(folder, name, case, seed), record)
                     report(done + len(record["p"]), total)
@@ -197,7 +160,7 @@ def calibrate(
     return {"rows": rows, "levels": list(LEVELS), "replications": replications, "seed": seed}
 
 
-def _batch(record: dict[str, list[float]], replications: int, budget: float, workers: int) -> int:
+def _batch(record: Record, replications: int, budget: float, workers: int) -> int:
     """Number of replications to run before the budget is checked again; 0 to stop."""
     done, spent = len(record["p"]), sum(record["seconds"])
     if spent >= budget:
@@ -207,21 +170,24 @@ def _batch(record: dict[str, list[float]], replications: int, budget: float, wor
     return max(0, min(max(1, int(fit)) * workers, replications - done))
 
 
-def _replicate(test: IndependenceTest | PairTest, case: str, seed: int, number: int) -> tuple[float, float]:
-    """p-value and CPU seconds of one replication (wall-clock time would depend on the load of the machine)."""
-    sample = CASES[case].draw(stream(seed, "calibrate", case, number), CASES[case].n)
-    begin = time.process_time()
-    p = pair_p_value(test, *sample, seed=child_seed(seed, "calibrate", case, number))
-    return p, time.process_time() - begin
+def _replicate(test: IndependenceTest | PairTest, case: str, seed: int, number: int) -> tuple[Outcome, float]:
+    """Outcome and CPU seconds of one replication (wall-clock time would depend on the load of the machine)."""
+    x, y, z, *episode = CASES[case].draw(stream(seed, "calibrate", case, number), CASES[case].n)
+    begin, test_seed = time.process_time(), child_seed(seed, "calibrate", case, number)
+    outcome = examine(test, x, y, z, episode[0] if episode else None, test_seed, CASES[case].own)
+    return outcome, time.process_time() - begin
 
 
-def _row(name: str, case: str, record: dict[str, list[float]], replications: int) -> dict[str, Any]:
-    """Rejection rates at each level with 95% intervals, and the cost."""
+def _row(name: str, case: str, record: Record, replications: int) -> dict[str, Any]:
+    """Rejection rates at each level with 95% intervals, the share of each verdict, and the cost."""
     p = np.array(record["p"][:replications])
     row: dict[str, Any] = {"test": name, "case": case, "n": CASES[case].n, "null": CASES[case].null}
     for level in LEVELS:
         low, high = wilson(float((p < level).mean()), len(p))
         row[f"{level:g}"] = {"rate": float((p < level).mean()), "low95": float(low), "high95": float(high)}
+    if verdicts := [verdict for verdict in record["verdict"][:replications] if verdict]:
+        row["verdicts"] = {status: verdicts.count(status) / len(verdicts) for status in STATUSES if status in verdicts}
+        row["kept"] = float(np.mean([k for k in record["kept"][:replications] if k is not None]))
     seconds = float(np.median(record["seconds"][:replications]))
     return row | {"replications": len(p), "seconds": seconds, "smallest_p": float(p.min())}
 
@@ -230,11 +196,12 @@ def _file(folder: Path, name: str, case: str, seed: int) -> Path:
     return Path(folder) / f"{name}--{case}--seed{seed}.json"
 
 
-def _resume(folder: Path | None, name: str, case: str, seed: int) -> dict[str, list[float]]:
-    """The p-values and seconds that an earlier call has kept; empty lists if there are none."""
+def _resume(folder: Path | None, name: str, case: str, seed: int) -> Record:
+    """What an earlier call has kept; empty lists if there is nothing, and no verdicts in files without them."""
+    record: Record = {"p": [], "seconds": []}
     if folder is not None and _file(folder, name, case, seed).exists():
-        return read_json(_file(folder, name, case, seed))
-    return {"p": [], "seconds": []}
+        record = read_json(_file(folder, name, case, seed))
+    return {"verdict": [None] * len(record["p"]), "kept": [None] * len(record["p"])} | record
 
 
 def study(
@@ -249,7 +216,8 @@ def study(
 ) -> dict[str, Any]:
     """`calibrate` by name: our tests and those of installed packages, each on the cases it is made for.
 
-    `names` and `cases` None mean all; the other arguments are those of `calibrate`. Returns "rows" and "provenance".
+    `names` and `cases` None mean all; a case may be a pattern such as "ar-*-20x50". The other arguments are those of
+    `calibrate`. Returns "rows" and "provenance".
     """
     available: dict[str, IndependenceTest | PairTest] = {name: make_test(name) for name in OURS} | installed()
     if unknown := [name for name in names or () if name not in available]:
@@ -258,12 +226,13 @@ def study(
             need=f"one of {', '.join(available)}.",
             fix="install it or drop it.",
         )
-    if unknown := [case for case in cases or () if case not in CASES]:
+    selected = [case for case in CASES if not cases or any(fnmatchcase(case, pattern) for pattern in cases)]
+    if unknown := [pattern for pattern in cases or () if not any(fnmatchcase(case, pattern) for case in CASES)]:
         raise BecauseError(f"There is no case {unknown[0]!r}.", need=f"one of {', '.join(CASES)}.", fix="drop it.")
     chosen = {name: test for name, test in available.items() if not names or name in names}
     rows: list[dict[str, Any]] = []
     for name, test in chosen.items():
-        fitting = [case for case in cases or CASES if _fits(name, case)]
+        fitting = [case for case in selected if _fits(name, case)]
         rows += calibrate({name: test}, fitting, replications, seed, folder, report, workers, budget)["rows"]
     settings = {"tests": list(chosen), "replications": replications, "seed": seed, "peers": versions()}
     if budget < math.inf:
@@ -274,4 +243,4 @@ def study(
 def _fits(name: str, case: str) -> bool:
     """Whether a test is made for a case: categorical or numeric data, and not too many rows for it."""
     for_categories = name == "gtest" or name in COUNTING
-    return for_categories == case.startswith("categorical") and CASES[case].n <= MOST_ROWS.get(name, math.inf)
+    return for_categories == CASES[case].discrete and CASES[case].n <= MOST_ROWS.get(name, math.inf)
