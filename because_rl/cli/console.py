@@ -51,14 +51,17 @@ def deliver(result: dict[str, Any], output: Path | None, as_json: bool, table: T
     emit(result, as_json, table)
 
 
-def make_table(title: str, rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> Table:
-    """A table with the keys of the first row as columns; those named in `right` are aligned to the right.
+def make_table(
+    title: str, rows: list[dict[str, Any]], right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()
+) -> Table:
+    """A table with the keys of the first row as columns.
 
+    Those named in `right` are aligned to the right, those in `wrap` may take several lines.
     All text is shown as it is: rich would read a name in square brackets as markup and drop it.
     """
     table = Table(title=escape(title), title_justify="left", header_style="bold")
     for column in rows[0] if rows else ("nothing here yet",):
-        table.add_column(escape(column), justify="right" if column in right else "left", no_wrap=True)
+        table.add_column(escape(column), justify="right" if column in right else "left", no_wrap=column not in wrap)
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row.values()))
     return table

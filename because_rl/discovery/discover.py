@@ -63,7 +63,7 @@ def discover(
 
     Every input factor (state or action at t) is tested against every target factor (state at t+1): an edge is kept
     where "input and target are independent given all other inputs" is rejected, where the data cannot decide
-    ("untestable"), and from each factor to itself. With `batches` > 0 the edge weights are M-bar (see `mbar`).
+    ("undetermined"), and from each factor to itself. With `batches` > 0 the edge weights are M-bar (see `mbar`).
 
     Args:
         data: logged transitions with the factors of their columns.

@@ -43,7 +43,7 @@ def test_discover_writes_graph_and_pictures(root, tmp_path):
     result = json.loads(because(*command, root=root).stdout)
     assert result["score"]["f1"] >= 0.92
     assert {"f1", "precision", "recall", "shd"} <= set(result["score"])
-    assert {"p", "effect", "weight", "status"} <= set(result["edges"][0])
+    assert {"p", "effect", "detectable", "weight", "status", "kept"} <= set(result["edges"][0])
     forbidden = [e for e in result["edges"] if (e["from"], e["to"]) == ("door", "agent")]
     assert forbidden[0]["status"] == "forbidden"
     names = {path.name for path in (tmp_path / "g").iterdir()}
