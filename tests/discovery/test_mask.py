@@ -121,7 +121,7 @@ def test_verdicts_follow_from_p_effect_and_power(p, effect, detectable, verdict)
     assert (row["why"], row["needs"]) == ("b", "c")
 
 
-def test_inputs_that_repeat_a_hidden_cause_are_undetermined_and_not_kept_unless_forced():
+def test_inputs_that_repeat_a_hidden_cause_are_not_kept_unless_forced():
     v = variables()
     oracle = Gated(random_graph(v, np.random.default_rng(0)))
     p, effect = np.where(np.arange(3) == 1, 0.7, 1e-9) + np.zeros((4, 1)), np.full((4, 3), 0.5)
