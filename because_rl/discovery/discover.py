@@ -33,8 +33,8 @@ DEFAULT_THRESHOLD = {"gtest": 2e-3, "residual": 1e-4, "l0": 0.5}
 
 
 def choose_test(factors: FactorSpec) -> str:
-    """The name of the default test: ``gtest`` if every factor is discrete, ``residual`` if one is continuous."""
-    discrete = all(f.type != "continuous" for f in (*factors.state, *factors.action))
+    """The name of the default test: ``gtest`` if every factor is discrete, ``residual`` if one is not."""
+    discrete = not any(f.is_continuous for f in (*factors.state, *factors.action))
     return "gtest" if discrete else "residual"
 
 
