@@ -14,6 +14,7 @@ from because_rl.discovery.discover import discover
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.runs.fit import fit, load_model, load_policy
+from because_rl.runs.fit_page import graph_rows, undetermined_rows
 from tests.support import REPOSITORY, arrays, because, because_process, write
 
 X_ON = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
@@ -140,3 +141,17 @@ def test_fit_of_cartpole_gives_graph_accuracy_and_policy(cartpole, tmp_path):
     pushes = agent.act(np.zeros((2, 4)), np.full(1, 0.5), 80)
     assert pushes.shape == (2, 1)
     assert np.isin(pushes, (0, 1)).all()
+
+
+def test_undetermined_causes_are_in_brackets_and_listed():
+    pairs = [
+        {"from": "x", "to": "on", "kept": True, "why": "it follows from push", "needs": "300 more steps"},
+        {"from": "site", "to": "on", "kept": False, "why": "constant in episodes", "needs": ""},
+    ]
+    result = {"graph": {"x": ["x", "push"], "on": ["x", "on"]}, "undetermined": pairs}
+    assert [row["causes"] for row in graph_rows(result)] == ["x, push", "[x], on"]
+    assert [(row["from"], row["kept"], row["needs"]) for row in undetermined_rows(pairs)] == [
+        ("x", "yes", "300 more steps"),
+        ("site", "no", ""),
+    ]
+    assert undetermined_rows([pairs[0] | {"status": "established"}]) == []
