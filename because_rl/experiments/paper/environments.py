@@ -54,7 +54,7 @@ def _graphs(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Product:
         for edge in mask.rows():
             pair = edge["from"], edge["to"]
             columns = ("from", "to", "status", "kept", "p", "effect", "detectable", "weight")
-            row = {"world": world} | {name: edge[name] for name in columns}
+            row = {"world": world} | {name: edge[name] for name in columns} | {"kept": int(edge["kept"])}
             rows.append(row | {"true": int(pair in truth.edges), "rare": int(pair in truth.rare)})
         shown.append(
             {"data": f"{world}-{POLICY}", "transitions": cell["rows"], "true edges": len(truth.edges)}
