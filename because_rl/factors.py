@@ -6,133 +6,18 @@ of thing (agent, key and door are all sets of cells) and share an encoder.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from because_rl.errors import BecauseError
+from because_rl.factor import FIX, GoalFactor, number
+from because_rl.factor import Factor as Factor
+from because_rl.factor import wrapped_difference as wrapped_difference
 from because_rl.io import read_json, read_yaml
-
-FactorType = Literal["categorical", "binary", "continuous"]
-Relation = Literal["equal", "at_least", "at_most"]
-
-_FIX = "see docs/factors.md for a complete example of a factor file."
-
-
-@dataclass(frozen=True)
-class Factor:
-    """One variable: columns `start` to `stop` (excluded) of its vector.
-
-    - ``categorical``: one column per level, exactly one of them 1 (none of them when ``optional``
-      and the thing is absent, like a key that has been picked up).
-    - ``binary``: each column is 0 or 1, independently (a set).
-    - ``continuous``: real numbers.
-
-    `kind` defaults to the factor's own name: an encoder that it shares with no other factor.
-    """
-
-    name: str
-    start: int
-    stop: int
-    type: FactorType
-    kind: str = ""
-    optional: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.name or not isinstance(self.name, str):
-            raise BecauseError(f"Got a factor named {self.name!r}.", need="a non-empty name.", fix=_FIX)
-        if self.type not in get_args(FactorType):
-            raise BecauseError(
-                f"Factor {self.name!r} has type {self.type!r}.",
-                need=f"one of {', '.join(get_args(FactorType))}.",
-                fix=_FIX,
-            )
-        if not (type(self.start) is int and type(self.stop) is int and 0 <= self.start < self.stop):
-            raise BecauseError(
-                f"Factor {self.name!r} has columns [{self.start}, {self.stop}].",
-                need="whole numbers [start, stop] with 0 <= start < stop (stop excluded).",
-                fix=_FIX,
-            )
-        if self.type == "categorical" and self.width == 1:
-            raise BecauseError(
-                f"Categorical factor {self.name!r} has one column.",
-                need="one column per level (one-hot), so at least two.",
-                fix="use type 'binary' for a single 0/1 column.",
-            )
-        if not isinstance(self.kind, str) or not isinstance(self.optional, bool):
-            raise BecauseError(
-                f"Factor {self.name!r} has kind {self.kind!r} and optional {self.optional!r}.",
-                need="text for 'kind' and true or false for 'optional'.",
-                fix=_FIX,
-            )
-        if self.optional and self.type != "categorical":
-            raise BecauseError(
-                f"Factor {self.name!r} is optional but {self.type}.",
-                need="'optional' only on categorical factors, where all columns 0 means absent.",
-                fix="remove 'optional'.",
-            )
-        if not self.kind:
-            object.__setattr__(self, "kind", self.name)
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return self.stop - self.start
-
-    @property
-    def slice(self) -> slice:
-        """Its columns, as an index into the last axis of its vector."""
-        return slice(self.start, self.stop)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The entry of a factor file; `kind` and `optional` only where they are not the default."""
-        out: dict[str, Any] = {"name": self.name, "columns": [self.start, self.stop], "type": self.type}
-        if self.kind != self.name:
-            out["kind"] = self.kind
-        if self.optional:
-            out["optional"] = True
-        return out
-
-    def invalid(self, values: np.ndarray) -> np.ndarray:
-        """(n,) bool: the rows of `values` (n, width) that this factor's type does not allow."""
-        bad = ~np.isfinite(values).all(-1)
-        if self.type != "continuous":
-            bad |= ~np.isin(values, (0.0, 1.0)).all(-1)
-        if self.type == "categorical":
-            total = np.nan_to_num(values).sum(-1)
-            bad |= (total > 1) if self.optional else (total != 1)
-        return bad
-
-
-@dataclass(frozen=True)
-class GoalFactor(Factor):
-    """A wanted value of the state factor named `factor`: reached when state `relation` goal, column by column.
-
-    Factor files and `to_dict` write `factor` under the key "of".
-    """
-
-    factor: str = ""
-    relation: Relation = "equal"
-    tolerance: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "tolerance", _number(self.tolerance, f"Goal {self.name!r}: the tolerance"))
-        if self.tolerance < 0:
-            raise BecauseError(f"Goal {self.name!r} has tolerance {self.tolerance}.", need="0 or more.", fix=_FIX)
-        if self.relation not in get_args(Relation):
-            raise BecauseError(
-                f"Goal {self.name!r} has relation {self.relation!r}.",
-                need=f"one of {', '.join(get_args(Relation))}.",
-                fix=_FIX,
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"of": self.factor, "relation": self.relation, "tolerance": self.tolerance}
 
 
 @dataclass(frozen=True)
@@ -155,7 +40,7 @@ class FactorSpec:
         for group in ("state", "action", "goal"):
             factors: tuple[Factor, ...] = getattr(self, group)
             if group != "goal" and not factors:
-                raise BecauseError(f"No {group} factor is given.", need=f"at least one {group} factor.", fix=_FIX)
+                raise BecauseError(f"No {group} factor is given.", need=f"at least one {group} factor.", fix=FIX)
             column = 0
             for factor in sorted(factors, key=lambda f: f.start):
                 if factor.start != column:
@@ -163,7 +48,7 @@ class FactorSpec:
                     raise BecauseError(
                         f"Column {min(column, factor.start)} {what} the {group} factors (near {factor.name!r}).",
                         need=f"every {group} column in exactly one factor, from 0 on without a gap.",
-                        fix="correct the 'columns' entries; " + _FIX,
+                        fix="correct the 'columns' entries; " + FIX,
                     )
                 column = factor.stop
         names = [f.name for f in (*self.state, *self.action)]
@@ -179,13 +64,21 @@ class FactorSpec:
                 raise BecauseError(
                     f"Goal {goal.name!r} is about {goal.factor!r} with {goal.width} columns.",
                     need="'of' naming a state factor with as many columns.",
-                    fix=_FIX,
+                    fix=FIX,
+                )
+            if (target.type == "angle" or goal.type == "angle") and (
+                (goal.type, goal.period, goal.relation) != (target.type, target.period, "equal")
+            ):
+                raise BecauseError(
+                    f"Goal {goal.name!r} ({goal.type}, {goal.relation}) is about {target.name!r} ({target.type}).",
+                    need="for an angle: a goal of type angle with its unit and the relation equal.",
+                    fix=FIX,
                 )
         if self.codes is not None and any(len(row) != self.action_size for row in self.codes):
             raise BecauseError(
                 f"'codes' has rows of {sorted({len(row) for row in self.codes})} columns.",
                 need=f"one row of {self.action_size} action columns per discrete action.",
-                fix=_FIX,
+                fix=FIX,
             )
 
     @property
@@ -215,6 +108,16 @@ class FactorSpec:
             if factor.name == name:
                 return factor
         raise KeyError(name)
+
+    def change(self, state: Any, next_state: Any) -> Any:
+        """next_state - state (..., state columns), NumPy or JAX; of angles along the shorter way round."""
+        change = next_state - state
+        for factor in self.state:
+            if factor.period is not None:
+                inside = np.zeros((1,) * (change.ndim - 1) + (self.state_size,), change.dtype)
+                inside[..., factor.slice] = 1
+                change = change + (wrapped_difference(change, 0.0, factor.period) - change) * inside
+        return change
 
     def encode_action(self, action: Any) -> np.ndarray:
         """The action columns that models take, (..., action columns) float64.
@@ -271,19 +174,19 @@ class FactorSpec:
             raise BecauseError(
                 f"A factor spec has the entries {got}.",
                 need="'state' and 'action' (and optionally 'goal' and 'codes').",
-                fix=_FIX,
+                fix=FIX,
             )
         codes = value.get("codes")
         for name, part in value.items():
             if not (isinstance(part, list | tuple) or (part is None and name in ("goal", "codes"))):
-                raise BecauseError(f"{name!r} is {part!r}.", need="a list.", fix=_FIX)
+                raise BecauseError(f"{name!r} is {part!r}.", need="a list.", fix=FIX)
         if not all(isinstance(row, list | tuple) for row in codes or ()):
-            raise BecauseError("'codes' has rows that are not lists.", need="lists of numbers.", fix=_FIX)
+            raise BecauseError("'codes' has rows that are not lists.", need="lists of numbers.", fix=FIX)
         return cls(
             tuple(_parse(entry, Factor) for entry in value["state"]),
             tuple(_parse(entry, Factor) for entry in value["action"]),
             tuple(_parse(entry, GoalFactor) for entry in value.get("goal") or ()),
-            None if codes is None else tuple(tuple(_number(x, "An entry of 'codes'") for x in row) for row in codes),
+            None if codes is None else tuple(tuple(number(x, "An entry of 'codes'") for x in row) for row in codes),
         )
 
     @classmethod
@@ -291,7 +194,7 @@ class FactorSpec:
         """Read a spec from ``.json``, ``.yaml`` or ``.yml``."""
         path = Path(path)
         if not path.is_file():
-            raise BecauseError(f"There is no file {path}.", need="a factor spec in JSON or YAML.", fix=_FIX)
+            raise BecauseError(f"There is no file {path}.", need="a factor spec in JSON or YAML.", fix=FIX)
         if path.suffix == ".json":
             return cls.from_dict(read_json(path))
         return cls.from_dict(read_yaml(path))
@@ -304,7 +207,7 @@ class FactorSpec:
                 "factor": f.name,
                 "columns": str(f.start) if f.width == 1 else f"{f.start}-{f.stop - 1}",
                 "width": str(f.width),
-                "type": f.type + (" or absent" if f.optional else ""),
+                "type": " ".join(filter(None, (f.role, f.unit, f.type, "or absent" if f.optional else ""))),
                 "kind": f.kind,
             }
             for group in ("state", "action", "goal")
@@ -323,7 +226,7 @@ def _all_hit(parts: list[tuple[GoalFactor, Any, Any]]) -> Any:
     done: Any = True
     for factor, have, want in parts:
         if factor.relation == "equal":
-            hit = abs(have - want) <= factor.tolerance
+            hit = abs(factor.difference(have, want)) <= factor.tolerance
         elif factor.relation == "at_least":
             hit = have >= want - factor.tolerance
         else:
@@ -345,27 +248,16 @@ def pack(*entries: tuple) -> tuple[Factor, ...]:
     return tuple(factors)
 
 
-def _number(value: Any, what: str) -> float:
-    """`value` as a finite number. Text is converted too, since YAML reads 1e-06 as text."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, bool) or not math.isfinite(number):
-        raise BecauseError(f"{what} is {value!r}.", need="a finite number.", fix=_FIX)
-    return number
-
-
 def _parse(entry: Any, cls: type) -> Any:
     """The `Factor` or `GoalFactor` (`cls`) of one entry of a factor file."""
-    allowed = {"name", "columns", "type", "kind", "optional"} | (
+    allowed = {"name", "columns", "type", "kind", "optional", "role", "unit"} | (
         {"of", "relation", "tolerance"} if cls is GoalFactor else set()
     )
     if not isinstance(entry, Mapping) or not {"name", "columns", "type"} <= set(entry) <= allowed:
         raise BecauseError(
             f"A factor is written as {entry!r}.",
             need=f"the entries name, columns, type; allowed are {sorted(allowed)}.",
-            fix=_FIX,
+            fix=FIX,
         )
     columns = entry["columns"]
     if type(columns) is int:
@@ -374,7 +266,7 @@ def _parse(entry: Any, cls: type) -> Any:
         raise BecauseError(
             f"Factor {entry['name']!r} has columns {columns!r}.",
             need="one column number, or [start, stop] with stop excluded.",
-            fix=_FIX,
+            fix=FIX,
         )
     rest = {("factor" if key == "of" else key): entry[key] for key in entry if key != "columns"}
     return cls(start=columns[0], stop=columns[1], **rest)

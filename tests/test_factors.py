@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from because_rl.errors import BecauseError
-from because_rl.factors import Factor, FactorSpec, GoalFactor, pack
+from because_rl.factors import Factor, FactorSpec, GoalFactor, pack, wrapped_difference
 from because_rl.graph import Graph
 
 SPEC = FactorSpec(
@@ -27,6 +27,40 @@ def test_files_round_trip(tmp_path, suffix):
     path = tmp_path / f"factors{suffix}"
     path.write_text(json.dumps(SPEC.to_dict()))  # JSON is YAML
     assert FactorSpec.from_file(path) == SPEC
+
+
+def test_roles_and_units_round_trip_and_are_shown():
+    value = {
+        "state": [
+            {"name": "site", "columns": [0, 3], "type": "categorical", "role": "context"},
+            {"name": "turn", "columns": [3, 4], "type": "angle", "unit": "degrees"},
+            {"name": "swing", "columns": [4, 5], "type": "angle"},
+        ],
+        "action": [{"name": "push", "columns": [0, 1], "type": "continuous"}],
+        "goal": [
+            {"name": "up", "columns": [0, 1], "type": "angle", "unit": "degrees", "of": "turn"}
+            | {"relation": "equal", "tolerance": 5.0}
+        ],
+    }
+    spec = FactorSpec.from_dict(value)
+    assert spec.to_dict() == value
+    assert (spec["site"].role, spec["turn"].role) == ("context", "")
+    assert (spec["turn"].period, spec["site"].period) == (360.0, None)
+    assert spec["swing"].period == pytest.approx(2 * np.pi)
+    assert spec["turn"].is_continuous
+    assert not spec["turn"].invalid(np.array([[400.0]])).any()
+    assert "context categorical" in str(spec)
+    state = np.zeros((2, 5))
+    state[:, 3] = 358.0, 180.0
+    assert spec.reached(state, np.array([[2.0], [2.0]])).tolist() == [True, False]
+
+
+@given(st.floats(-50, 50), st.floats(-50, 50))
+def test_wrapped_differences_lead_from_one_angle_to_the_other(later, earlier):
+    difference = wrapped_difference(later, earlier)
+    assert -np.pi - 1e-9 < difference <= np.pi + 1e-9
+    assert np.cos(earlier + difference - later) == pytest.approx(1.0)
+    assert wrapped_difference(3 * np.pi, 0.0) == pytest.approx(np.pi)
 
 
 def test_single_columns_may_be_numbers():
@@ -55,6 +89,20 @@ def test_single_columns_may_be_numbers():
             "belongs twice",
         ),
         ({"state": [{"name": "x", "columns": [0, 1], "type": "ordinal"}]}, "type 'ordinal'"),
+        ({"state": [{"name": "x", "columns": 0, "type": "binary", "role": "cause"}]}, "role 'cause'"),
+        ({"state": [{"name": "x", "columns": 0, "type": "angle", "unit": "gon"}]}, "unit 'gon'"),
+        ({"state": [{"name": "x", "columns": 0, "type": "continuous", "unit": "degrees"}]}, "unit only on angles"),
+        (
+            {"goal": [{"name": "g", "columns": [0, 2], "type": "continuous", "of": "pos", "role": "context"}]},
+            "Goal 'g' has role",
+        ),
+        (
+            {
+                "state": [{"name": "x", "columns": 0, "type": "angle"}],
+                "goal": [{"name": "g", "columns": 0, "type": "angle", "of": "x", "relation": "at_least"}],
+            },
+            "relation equal",
+        ),
         ({"state": [{"name": "x", "columns": [0, 1], "type": "categorical"}]}, "one column"),
         ({"state": [{"name": "x", "columns": [2, 1], "type": "continuous"}]}, "columns"),
         ({"state": [{"name": "x", "columns": "0-3", "type": "continuous"}]}, "columns '0-3'"),

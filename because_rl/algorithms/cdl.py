@@ -206,8 +206,8 @@ def log_likelihood(
     parts = []
     for family, out in zip(layout.families, outputs, strict=True):
         nll = shared[np.array(family.members)]
-        if family.type == "continuous":
-            change = split(layout, family, next_state) - split(layout, family, state)
+        if family.is_continuous:
+            change = family.difference(split(layout, family, next_state), split(layout, family, state))
             error = change / split(layout, family, stats.change) - out.value
             nll = (0.5 * (error * jnp.exp(-out.spread)) ** 2 + out.spread).sum(1)
         parts.append(-nll)

@@ -116,7 +116,9 @@ class Delphic(PlanningMethod):
 def episode_summaries(data: Transitions, stats: Statistics) -> np.ndarray:
     """(rows, ...) mean and spread of standardised states, actions and changes over each row's episode."""
     rows = (np.hstack([data.state, data.action]) - np.asarray(stats.mean)) / np.asarray(stats.scale)
-    rows = np.hstack([rows, (data.next_state - data.state) / np.asarray(stats.change)]).astype(np.float64)
+    rows = np.hstack([rows, data.factors.change(data.state, data.next_state) / np.asarray(stats.change)]).astype(
+        np.float64
+    )
     _, episode_of_row = np.unique(data.episode, return_inverse=True)
     count = np.bincount(episode_of_row)[:, None]
 
@@ -264,7 +266,7 @@ def expectations(
     expected = []
     for family, out in zip(layout.families, each, strict=True):
         value = out.value
-        if family.type != "continuous":
+        if not family.is_continuous:
             value = jax.nn.softmax(value, axis=-1) if family.type == "categorical" else jax.nn.sigmoid(value)
         expected.append(value.reshape(len(value), -1))
     return each, jnp.concatenate(expected, axis=1)

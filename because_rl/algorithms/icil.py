@@ -162,7 +162,9 @@ def cluster_episodes(data: Transitions, train: np.ndarray, stats: Statistics, co
             need="at least 2, and no more than episodes.",
             fix="give environments a value that fits, or collect more episodes.",
         )
-    rows = np.hstack([data.state[train] / scale, (data.next_state - data.state)[train] / np.asarray(stats.change)])
+    rows = np.hstack(
+        [data.state[train] / scale, data.factors.change(data.state, data.next_state)[train] / np.asarray(stats.change)]
+    )
     means = np.zeros((len(episodes), 2 * size))
     np.add.at(means, episode_of_row, rows)
     means /= np.bincount(episode_of_row)[:, None]

@@ -47,7 +47,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Outputs, dense, dense_size, make_gates, views
 from because_rl.models.layout import Layout
-from because_rl.models.likelihood import decode, join, split
+from because_rl.models.likelihood import decode, into_logged_range, join, split
 from because_rl.models.nets import MLP, normal, uniform
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.policy import UNIFORM_CLIP, sample_bernoulli, sample_one_hot
@@ -173,10 +173,10 @@ def sample_next_state(
         value = out.value.mean(1) if out.value.ndim == 3 else out.value  # the mean vote on an event
         u = noise[used : used + value.size].reshape(value.shape)
         used += value.size
-        if family.type == "continuous":
+        if family.is_continuous:
             gaussian = jax.scipy.special.ndtri(jnp.clip(u, UNIFORM_CLIP, 1.0 - UNIFORM_CLIP))
             change = (value + jnp.exp(out.spread) * gaussian) * split(layout, family, stats.change)
-            parts.append(split(layout, family, state) + change)
+            parts.append(into_logged_range(layout, family, stats, split(layout, family, state) + change))
         elif family.type == "categorical":
             parts.append(jax.vmap(sample_one_hot)(value, u)[:, : family.width])
         else:
@@ -206,9 +206,9 @@ class Discriminator(eqx.Module):
         row = dense(layout, jax.tree.map(lambda part: part[0], all_views), self.embed)
         continuous = np.zeros(len(state), bool)
         for factor in layout.factors.state:
-            continuous[factor.slice] = factor.type == "continuous"
+            continuous[factor.slice] = factor.is_continuous
         # A discrete column that never changed in the data has no spread to measure its changes by.
-        change = (next_state - state) / jnp.where(continuous, stats.change, 1.0)
+        change = layout.factors.change(state, next_state) / jnp.where(continuous, stats.change, 1.0)
         return self.net(jnp.concatenate([row, change]))[0]
 
 

@@ -135,7 +135,7 @@ def uncertainty(layout: Layout, penalty: str, each: list[Outputs]) -> Array:
     """
     parts = []
     for family, out in zip(layout.families, each, strict=True):
-        if family.type == "continuous":
+        if family.is_continuous:
             if penalty == "max_sigma":
                 parts.append(jnp.exp(out.spread).max(0).mean(1))
             else:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from because_rl.errors import BecauseError
@@ -26,6 +35,8 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write 
 
 RERUN = "Nothing is lost: run the same command again to continue."
 RESUME = "Run the same command with --resume to continue."
+EVERY = 10.0
+"""Seconds between two lines of progress where stderr is not a terminal."""
 
 
 def stderr() -> Console:
@@ -51,14 +62,17 @@ def deliver(result: dict[str, Any], output: Path | None, as_json: bool, table: T
     emit(result, as_json, table)
 
 
-def make_table(title: str, rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> Table:
-    """A table with the keys of the first row as columns; those named in `right` are aligned to the right.
+def make_table(
+    title: str, rows: list[dict[str, Any]], right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()
+) -> Table:
+    """A table with the keys of the first row as columns.
 
+    Those named in `right` are aligned to the right, those in `wrap` may take several lines.
     All text is shown as it is: rich would read a name in square brackets as markup and drop it.
     """
     table = Table(title=escape(title), title_justify="left", header_style="bold")
     for column in rows[0] if rows else ("nothing here yet",):
-        table.add_column(escape(column), justify="right" if column in right else "left", no_wrap=True)
+        table.add_column(escape(column), justify="right" if column in right else "left", no_wrap=column not in wrap)
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row.values()))
     return table
@@ -69,13 +83,14 @@ def progress_bar(label: str, unit: str = "") -> Iterator[Callable[[int, int], No
     """A progress bar on stderr; yields report(done, total)."""
     with _progress(TextColumn(unit)) as bar:
         task = bar.add_task(label, total=None)
+        bar.update(task)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextlib.contextmanager
 def training_bar(label: str) -> Iterator[Callable[[str, int, int, dict[str, float]], None]]:
     """One progress bar per stage of training, with its loss; yields report(stage, done, total, metrics)."""
-    with _progress(TextColumn("{task.fields[loss]}")) as bar:
+    with _progress(TextColumn(""), TextColumn("{task.fields[loss]}")) as bar:
         tasks: dict[str, Any] = {}
 
         def report(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
@@ -103,7 +118,52 @@ def sweep_bar(label: str) -> Iterator[Callable[[Any], None]]:
         yield report
 
 
+class ProgressLines(Progress):
+    """Progress as lines of text, where stderr is a file or a pipe.
+
+    A line for the stage at work about every `EVERY` seconds, whether it has advanced or not, and one when it is done.
+    """
+
+    def __init__(self, *columns: TextColumn):
+        super().__init__(*columns, disable=True)
+        self._file, self._texts, self._ended = sys.stderr, columns, threading.Event()
+        self._at_work: TaskID | None = None
+        self._done: set[TaskID] = set()
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
+
+    def __enter__(self) -> ProgressLines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def update(self, task_id: TaskID, *arguments: Any, **changes: Any) -> None:
+        super().update(task_id, *arguments, **changes)
+        self._at_work = task_id
+        if self.tasks[task_id].finished and task_id not in self._done:
+            self._done.add(task_id)
+            self._print(task_id)
+
+    def _repeat(self) -> None:
+        while not self._ended.wait(EVERY):
+            task_id = self._at_work
+            if task_id is not None and task_id not in self._done:
+                self._print(task_id)
+
+    def _print(self, task_id: TaskID) -> None:
+        task = self.tasks[task_id]
+        unit, *texts = (column.text_format.format(task=task) for column in self._texts)
+        count = "starting" if task.total is None else f"{task.completed:.0f} of {task.total:.0f} {unit}".rstrip()
+        parts = filter(None, (count, *texts, f"{task.elapsed or 0:.0f} s"))
+        print(f"{task.description}: {', '.join(parts)}", file=self._file, flush=True)
+
+
 def _progress(*columns: TextColumn) -> Progress:
+    """A bar on a terminal, else lines; the first of `columns` is the unit of what is counted."""
+    if not stderr().is_terminal:
+        return ProgressLines(*columns)
     first = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     return Progress(*first, *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr())
 

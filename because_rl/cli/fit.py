@@ -80,7 +80,7 @@ def fit(
 ) -> None:
     """Learn from your own log: causal graph, world model with held-out accuracy, uncertainty, policy, report."""
     from because_rl.runs.fit import fit as run
-    from because_rl.runs.fit_page import accuracy_rows, graph_rows, overview
+    from because_rl.runs.fit_page import accuracy_rows, graph_rows, overview, undetermined_rows
 
     overrides = dict(setting(text) for text in settings or ())
     with interruptible(RESUME), training_bar(Path(data).stem) as progress:
@@ -89,8 +89,12 @@ def fit(
         )
     if not as_json:
         if result["graph"] is not None:
-            title = "Graph" + ("; in brackets: not testable with these data" if result["untestable"] else "")
+            undetermined = undetermined_rows(result["undetermined"])
+            title = "Graph" + ("; in brackets: undetermined, kept to be safe" if undetermined else "")
             emit(None, False, make_table(title, graph_rows(result)))
+            if undetermined:
+                title = "Undetermined: these data cannot decide"
+                emit(None, False, make_table(title, undetermined, wrap=("why", "needs")))
         emit(None, False, make_table("Held-out accuracy", accuracy_rows(result["accuracy"]), ("held out",)))
     rows = [{"quantity": name, "result": value} for name, value in overview(result)]
     emit(result, as_json, make_table(f"{result['seconds']} s; open {result['report']}", rows))

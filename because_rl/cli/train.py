@@ -131,6 +131,7 @@ def discover(
 ) -> None:
     """Find which factors drive which: a causal graph from logged transitions."""
     from because_rl.runs.discover import discover_dataset
+    from because_rl.runs.fit_page import undetermined_rows
 
     with progress_bar(f"Discovering in {dataset}", "masks") as progress:
         result = discover_dataset(
@@ -148,15 +149,21 @@ def discover(
             forbid=[_edge(text) for text in forbid or ()],
         )
     rows = [
-        {"from": e["from"], "to": e["to"], "status": e["status"], "p": f"{e['p']:.2g}", "effect": f"{e['effect']:.3f}"}
-        | {"weight": f"{e['weight']:.2f}", "why": e.get("why", "")}
+        {"from": e["from"], "to": e["to"], "verdict": e["status"], "p": f"{e['p']:.2g}", "effect": f"{e['effect']:.3f}"}
+        | {"detectable": "none" if e["detectable"] is None else f"{e['detectable']:.2g}" if e["detectable"] else ""}
+        | {"weight": f"{e['weight']:.2f}"}
         for e in result["edges"]
-        if e["status"] not in ("no edge", "forbidden")
+        if e["kept"]
     ]
-    title = f"{result['dataset']}: {len(rows)} of {len(result['edges'])} edges kept, written to {result['folder']}"
+    title = f"{result['dataset']}: {len(rows)} of {len(result['edges'])} edges kept"
+    for status in ("excluded", "undetermined"):
+        title += f", {sum(e['status'] == status for e in result['edges'])} pairs {status}"
+    title += f"; written to {result['folder']}"
     if "score" in result:
         title += f"; against the true graph F1 {result['score']['f1']:.3f}, SHD {result['score']['shd']}"
-    emit(result, as_json, make_table(title, rows, ("p", "effect", "weight")))
+    if not as_json and (undetermined := undetermined_rows(result["edges"])):
+        emit(None, False, make_table("Undetermined: these data cannot decide", undetermined, wrap=("why", "needs")))
+    emit(result, as_json, make_table(title, rows, ("p", "effect", "detectable", "weight")))
 
 
 def _edge(text: str) -> tuple[str, str]:

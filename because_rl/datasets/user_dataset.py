@@ -33,7 +33,7 @@ def no_policy_reason(factors: FactorSpec) -> str:
     if not factors.goal:
         return "the factors name no goal"
     if factors.codes is not None:
-        if continuous := [f.name for f in factors.state if f.type == "continuous"]:
+        if continuous := [f.name for f in factors.state if f.is_continuous]:
             return f"numbered actions need discrete states, and {continuous[0]!r} is continuous"
     elif categorical := [f.name for f in factors.action if f.type == "categorical"]:
         return f"action {categorical[0]!r} is categorical and the factor spec has no 'codes'"

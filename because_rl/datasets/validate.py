@@ -216,6 +216,7 @@ class Checker:
             "categorical": "exactly one column 1 and the others 0",
             "binary": "every column 0 or 1",
             "continuous": "finite numbers",
+            "angle": "finite numbers",
         }
         for factor in factors:
             bad = factor.invalid(values[:, factor.slice])
@@ -225,6 +226,15 @@ class Checker:
                 raise self.error(
                     f"{group} factor {factor.name!r} is {shown}, which a {factor.type} factor cannot be",
                     needs[factor.type] + (" (or all 0 when absent)" if factor.optional else ""),
+                    number,
+                    step,
+                )
+            rows = values[:, factor.slice]
+            if factor.role == "context" and (rows != rows[0]).any():
+                step = int(np.flatnonzero((rows != rows[0]).any(1))[0])
+                raise self.error(
+                    f"{group} factor {factor.name!r} of role 'context' changes from {rows[0]} to {rows[step]}",
+                    "one value for a whole episode, or no role",
                     number,
                     step,
                 )

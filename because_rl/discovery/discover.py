@@ -33,8 +33,8 @@ DEFAULT_THRESHOLD = {"gtest": 2e-3, "residual": 1e-4, "l0": 0.5}
 
 
 def choose_test(factors: FactorSpec) -> str:
-    """The name of the default test: ``gtest`` if every factor is discrete, ``residual`` if one is continuous."""
-    discrete = all(f.type != "continuous" for f in (*factors.state, *factors.action))
+    """The name of the default test: ``gtest`` if every factor is discrete, ``residual`` if one is not."""
+    discrete = not any(f.is_continuous for f in (*factors.state, *factors.action))
     return "gtest" if discrete else "residual"
 
 
@@ -63,7 +63,7 @@ def discover(
 
     Every input factor (state or action at t) is tested against every target factor (state at t+1): an edge is kept
     where "input and target are independent given all other inputs" is rejected, where the data cannot decide
-    ("untestable"), and from each factor to itself. With `batches` > 0 the edge weights are M-bar (see `mbar`).
+    ("undetermined"), and from each factor to itself. With `batches` > 0 the edge weights are M-bar (see `mbar`).
 
     Args:
         data: logged transitions with the factors of their columns.

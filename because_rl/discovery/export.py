@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 import networkx as nx
+import numpy as np
 
 from because_rl.discovery.mask import CausalMask
 from because_rl.graph import Graph
@@ -18,6 +19,7 @@ from because_rl.graph import Graph
 def to_networkx(graph: CausalMask | Graph) -> nx.DiGraph:
     """The edges that are kept: of a mask with attributes p, effect, weight and status, of a graph with `rare`.
 
+    Edges of a mask also have `detectable`, the least effect that the data would have shown, if they can show one.
     Nodes have the attributes `time` ("t" or "t+1") and `group` ("state" or "action").
     """
     prime = "'"
@@ -39,8 +41,9 @@ def _attributes(graph: CausalMask | Graph, i: int, j: int) -> dict[str, Any]:
     """Of the edge from input i to target j."""
     if isinstance(graph, Graph):
         return {"rare": (graph.inputs[i], graph.targets[j]) in graph.rare}
-    numbers = {"p": graph.p, "effect": graph.effect, "weight": graph.weight}
-    return {name: float(values[i, j]) for name, values in numbers.items()} | {"status": str(graph.status[i, j])}
+    numbers = {"p": graph.p, "effect": graph.effect, "detectable": graph.detectable, "weight": graph.weight}
+    finite = {name: float(values[i, j]) for name, values in numbers.items() if np.isfinite(values[i, j])}
+    return finite | {"status": str(graph.status[i, j])}
 
 
 def to_graphml(graph: CausalMask | Graph) -> str:
@@ -80,7 +83,8 @@ def _dot_style(data: dict[str, Any]) -> str:
     if "rare" in data:
         return f"style={'dashed' if data['rare'] else 'solid'}"
     style = {"undetermined": "dashed", "forced": "bold"}.get(data["status"], "solid")
-    return f'style={style}, penwidth={0.5 + 2 * data["weight"]:.2f}, tooltip="p = {data["p"]:.2g}"'
+    tooltip = f"{data['status']}, p = {data['p']:.2g}, effect = {data['effect']:.2g}"
+    return f'style={style}, penwidth={0.5 + 2 * data["weight"]:.2f}, tooltip="{tooltip}"'
 
 
 def _quoted(name: str) -> str:

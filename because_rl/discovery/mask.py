@@ -29,6 +29,7 @@ from because_rl.errors import BecauseError
 from because_rl.graph import Edge, Graph
 
 STATUSES = ("established", "excluded", "undetermined", "forced", "forbidden")
+_FORMER_STATUSES = {"edge": "established", "no edge": "excluded", "untestable": "undetermined"}
 
 
 @dataclass(frozen=True)
@@ -130,18 +131,20 @@ class CausalMask:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> CausalMask:
-        """The inverse of `to_dict`."""
+        """The inverse of `to_dict`; reads what older versions wrote too, whose `detectable` is nan."""
         inputs, targets = tuple(value["inputs"]), tuple(value["targets"])
         position = {(i, j): (a, b) for a, i in enumerate(inputs) for b, j in enumerate(targets)}
         shape = len(inputs), len(targets)
-        numbers = {name: np.zeros(shape) for name in ("p", "statistic", "effect", "weight", "detectable")}
+        names = ("p", "statistic", "effect", "weight", "detectable")
+        numbers: dict[str, Any] = {name: np.zeros(shape) for name in names}
         status, kept = np.full(shape, "excluded", "U12"), np.zeros(shape, bool)
-        texts: dict[str, dict[Edge, str]] = {"why": {}, "needs": {}}
+        texts: dict[str, Any] = {"why": {}, "needs": {}}
         low, high = np.full((2, len(inputs), len(targets)), np.nan)
-        for row in value["edges"]:
+        for row in map(current_row, value["edges"]):
             cell = position[row["from"], row["to"]]
             for name, array in numbers.items():
-                array[cell] = np.inf if row[name] is None else row[name]
+                number = row.get(name, np.nan) if name == "detectable" else row[name]
+                array[cell] = np.inf if number is None else number
             status[cell], kept[cell] = row["status"], row["kept"]
             for name in texts.keys() & row.keys():
                 texts[name][row["from"], row["to"]] = row[name]
@@ -152,6 +155,23 @@ class CausalMask:
 
     def __str__(self) -> str:
         return json.dumps({target: list(self.graph.parents(target)) for target in self.targets}, indent=1)
+
+
+def current_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a mask in today's words; rows of older versions lack `kept` and `detectable`, and have other statuses.
+
+    An edge that they left out with a reason is one whose input never changes in an episode.
+
+    >>> current_row({"status": "untestable"})
+    {'status': 'undetermined', 'kept': True}
+    >>> current_row({"status": "no edge", "why": "u never changes"})
+    {'status': 'undetermined', 'why': 'u never changes', 'kept': False}
+    """
+    if "kept" in row:
+        return dict(row)
+    status = _FORMER_STATUSES.get(row["status"], row["status"])
+    kept = status not in ("excluded", "forbidden")
+    return dict(row) | {"status": "undetermined" if status == "excluded" and "why" in row else status, "kept": kept}
 
 
 def pack_evidence(graph: Mapping[str, Any]) -> np.ndarray:

@@ -42,9 +42,9 @@ def held_out_accuracy(agent: PlannerAgent, data: Transitions) -> list[dict[str, 
     now, then = np.asarray(held["state"], float), np.asarray(held["next_state"], float)
     rows = []
     for j, factor in enumerate(data.factors.state):
-        change = (then - now)[:, factor.slice]
+        change = factor.difference(then[:, factor.slice], now[:, factor.slice])
         per_seed, unchanged = right[:, j], float((change == 0).all(1).mean())
-        if factor.type == "continuous":
+        if factor.is_continuous:
             # `evaluate` gives squared errors in units of the changes in all the data
             change = change / np.asarray(stats.change, float)[factor.slice]
             spread = change.var(0).mean()
@@ -56,7 +56,7 @@ def held_out_accuracy(agent: PlannerAgent, data: Transitions) -> list[dict[str, 
             {
                 "factor": factor.name,
                 "type": factor.type,
-                "measure": "change predicted (R²)" if factor.type == "continuous" else "predicted correctly",
+                "measure": "change predicted (R²)" if factor.is_continuous else "predicted correctly",
                 "value": float(per_seed.mean()) if known else None,
                 "per_seed": [float(v) for v in per_seed] if known else [],
                 "unchanged": float(unchanged) if known else None,

@@ -99,15 +99,15 @@ def step_losses(
     """
     discrete = np.zeros(factors.state_size, bool)
     for factor in factors.state:
-        discrete[factor.slice] = factor.type != "continuous"
+        discrete[factor.slice] = not factor.is_continuous
     loss, wrong = np.zeros(going.shape), np.zeros(going.shape)
     if discrete.any():
         wrong = ((guess > 0.5) != (then > 0.5))[..., discrete].any(-1).astype(float)
         log_rest = np.log(np.maximum(-np.expm1(log_p), LEAST))  # log(1 - p), accurate also where p is nearly 1
         loss = -np.where(wrong > 0, np.minimum(log_rest, log_p), log_p)
     if not discrete.all():
-        change = (then - now)[..., ~discrete].astype(float)
+        change = factors.change(now, then)[..., ~discrete].astype(float)
         size = np.sqrt((change[going] ** 2).mean(0))
-        error = (then - guess)[..., ~discrete] / np.where(size > 0, size, 1.0)
+        error = factors.change(guess, then)[..., ~discrete] / np.where(size > 0, size, 1.0)
         loss = loss + (error**2).mean(-1)
     return loss, wrong

@@ -78,8 +78,8 @@ def factor_error(factors: FactorSpec, name: str, predicted: np.ndarray, steps: S
     """
     columns = factors[name].slice
     guess, now, then = predicted[..., columns], steps.state[:, columns], steps.next_state[:, columns]
-    if factors[name].type != "continuous":
+    if not factors[name].is_continuous:
         return ((guess > 0.5) != (then > 0.5)[None]).any(2).mean(1)
-    size = np.sqrt(((then - now) ** 2).mean(0))
-    error = np.sqrt(((guess - then[None]) ** 2).mean(1))
+    size = np.sqrt((factors[name].difference(then, now) ** 2).mean(0))
+    error = np.sqrt((factors[name].difference(guess, then[None]) ** 2).mean(1))
     return (error / np.where(size > 0, size, 1.0)).mean(1)

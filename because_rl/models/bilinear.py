@@ -86,13 +86,32 @@ def views(layout: Layout, stats: Statistics, gates: Gates, x: Float[Array, " col
     weight = jnp.take_along_axis(gates.weight, gates.order, axis=1)
     pick = jax.nn.one_hot(gates.order, layout.size)  # (targets, columns, columns)
     plain, (first, second) = layout.plain_columns, layout.pair_columns
-    standard = (x - stats.mean) / stats.scale
-    return Views(
+    standard, cosine = standardise(layout, stats, x)
+    out = Views(
         _product(standard, pick[:, plain] * weight[:, plain, None]),
         _product(x, pick[:, first] - pick[:, second]) / stats.difference[None],
         weight[:, first] * weight[:, second],
         standard[gates.order] * weight,
     )
+    if not len(layout.angle_columns):
+        return out
+    more = _product(cosine, (pick * weight[:, :, None])[:, layout.angle_columns])
+    return out._replace(plain=jnp.hstack([out.plain, more]), gated=jnp.hstack([out.gated, more]))
+
+
+def standardise(layout: Layout, stats: Statistics, x: Float[Array, " columns"]) -> tuple[Array, Array]:
+    """The columns of a row, or the first of them: standardised, those of angles as sines; and the cosines of angles.
+
+    Both have the shape of `x`; cosines are 0 where there is no angle.
+    """
+    size = len(x)
+    standard = (x - stats.mean[:size]) / stats.scale[:size]
+    turns = layout.turns[:size]
+    if not turns.any():
+        return standard, jnp.zeros(size)
+    angle, is_angle = x * (2 * np.pi / np.where(turns > 0, turns, 1.0)), turns > 0
+    root = 2.0**0.5  # for a variance of 1 where angles are spread evenly
+    return jnp.where(is_angle, root * jnp.sin(angle), standard), jnp.where(is_angle, root * jnp.cos(angle), 0.0)
 
 
 def _product(x: Float[Array, " columns"], maps: Float[Array, "targets n columns"]) -> Float[Array, "targets n"]:
@@ -122,7 +141,7 @@ def take_rows(rows: Array, members: tuple[int, ...]) -> Array:
 def dense_size(layout: Layout, width: int) -> int:
     pairs = 2 * sum(layout.inputs[i].width for i, _ in layout.pairs)
     places = sum((1 + width) * len(members) for members in layout.slot_kinds.values())
-    return len(layout.plain_columns) + pairs + len(layout.meetings) + places
+    return len(layout.context_columns) + pairs + len(layout.meetings) + places
 
 
 class DenseHead(eqx.Module):
@@ -135,14 +154,14 @@ class DenseHead(eqx.Module):
     def __init__(self, family: Family, inputs: int, hidden: int, phi: int, key: PRNGKeyArray):
         k1, k2 = jax.random.split(key)
         self.family = family
-        out = family.width * (2 if family.type == "continuous" else 1) + family.optional
+        out = family.width * (2 if family.is_continuous else 1) + family.optional
         self.trunk = SharedMLP((inputs, hidden, hidden, phi), len(family.members), k1)
         self.read = SharedMLP((phi, out), len(family.members), k2, last=0.1)
 
     def __call__(self, features: Float[Array, "members n"]) -> Outputs:
         phi = silu(self.trunk(features))
         out = self.read(phi)
-        if self.family.type == "continuous":
+        if self.family.is_continuous:
             value, spread = jnp.split(out, 2, axis=1)
             return Outputs(phi, value, soft_clip(spread))
         return Outputs(phi, out, jnp.zeros((len(self.family.members), 0)))
@@ -181,7 +200,7 @@ class SlotHead(eqx.Module):
         self, layout: Layout, stats: Statistics, gated: Float[Array, "members columns"], embed: Array
     ) -> Outputs:
         def member(j: int, who: Array, row: Array) -> tuple[Array, Array]:
-            context = jnp.concatenate([row[layout.plain_columns], who])
+            context = jnp.concatenate([row[layout.context_columns], who])
             shift = self.context(context)
             there = jnp.stack([row[layout.columns[i]] for i in self.mates], axis=1)  # (slots, mates)
             local = jax.vmap(lambda slot: self.local(silu(slot @ self.slot.T + shift)))(there)[:, 0]
@@ -225,7 +244,7 @@ class BilinearModel(eqx.Module):
             kind: normal(next(keys), (layout.inputs[factors[0]].width, places)) / places**0.5 * 2.0
             for kind, factors in layout.slot_kinds.items()
         }
-        inputs, plain = dense_size(layout, places), len(layout.plain_columns)
+        inputs, plain = dense_size(layout, places), len(layout.context_columns)
         event_hidden = hidden if events == 1 else hidden // 2  # of networks that vote
         self.heads, self.mu, self.core = [], [], []
         for family in layout.families:
@@ -238,7 +257,8 @@ class BilinearModel(eqx.Module):
             else:
                 self.heads.append(DenseHead(family, inputs, hidden, phi, next(keys)))
             width = mu_width(family)
-            self.mu.append(SharedMLP((family.width, 64, width), len(family.members), next(keys)))
+            columns = family.width * (1 if family.period is None else 2)  # sines and cosines of angles
+            self.mu.append(SharedMLP((columns, 64, width), len(family.members), next(keys)))
             self.core.append(normal(next(keys), (places if family.slots else phi, width)) / 8.0)
 
     def __call__(
@@ -269,12 +289,13 @@ class BilinearModel(eqx.Module):
 
     def represent(self, stats: Statistics, state: Float[Array, " state"]) -> list[Array]:
         """mu of each family's members before whitening, (members, width), for one next state."""
-        size = self.layout.factors.state_size
-        standard = (state - stats.mean[:size]) / stats.scale[:size]
-        return [
-            mu(standard[self.layout.family_columns(family)])
-            for family, mu in zip(self.layout.families, self.mu, strict=True)
-        ]
+        standard, cosine = standardise(self.layout, stats, state)
+        out = []
+        for family, mu in zip(self.layout.families, self.mu, strict=True):
+            columns = self.layout.family_columns(family)
+            row = standard[columns]
+            out.append(mu(row if family.period is None else jnp.hstack([row, cosine[columns]])))
+        return out
 
 
 class Whitening(NamedTuple):
@@ -314,6 +335,6 @@ def whitening_stride(rows: int) -> int:
 
 def mu_width(family: Family) -> int:
     """As many features as a factor can fill beside the constant: with two levels one."""
-    if family.type == "continuous":
+    if family.is_continuous:
         return min(2 * family.width, 16)
     return min(family.width - (family.type == "categorical" and not family.optional), 16)

@@ -168,7 +168,7 @@ def evidence_bound(
                 # Nor is a block better that predicts more exactly than the decoder's precision.
                 wide = v + precision**2
                 gaussian = HALF * (residual**2 / wide + jnp.log(wide)).sum(1)
-                continuous = family.type == "continuous"
+                continuous = family.is_continuous
                 assignment_nll.append(gaussian if continuous else jax.lax.stop_gradient(network_nll)[members])
             return network_nll, per_target(layout, assignment_nll), per_target(layout, kl)
 
@@ -191,7 +191,7 @@ def evidence_bound(
 
 def in_usual_changes(layout: Layout, stats: Statistics, rows: Float[Array, "rows state"]) -> Array:
     """Differences of states in units of the usual change; those of discrete columns as they are."""
-    continuous = np.array([layout.inputs[i].type == "continuous" for i in layout.factor_of_column[: rows.shape[1]]])
+    continuous = np.array([layout.inputs[i].is_continuous for i in layout.factor_of_column[: rows.shape[1]]])
     return rows / jnp.where(continuous, stats.change, 1.0)[None]
 
 
@@ -202,8 +202,8 @@ def moments(
     residuals, variances = [], []
     for family, out in zip(layout.families, outputs, strict=True):
         then = split(layout, family, next_state)
-        if family.type == "continuous":
-            change = (then - split(layout, family, state)) / split(layout, family, stats.change)
+        if family.is_continuous:
+            change = family.difference(then, split(layout, family, state)) / split(layout, family, stats.change)
             residuals.append(change - out.value)
             variances.append(jnp.exp(2 * out.spread))
             continue

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from because_rl.factors import Factor, FactorSpec
+from because_rl.factors import Factor, FactorSpec, wrapped_difference
 
 LEAST_SLOTS = 3
 
@@ -32,6 +33,17 @@ class Family:
     optional: bool
     members: tuple[int, ...]
     slots: bool
+    period: float | None = None
+    """a full turn, for angles"""
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether its columns are real numbers: of type continuous or angle."""
+        return self.type in ("continuous", "angle")
+
+    def difference(self, later: Any, earlier: Any) -> Any:
+        """later - earlier; of angles along the shorter way round."""
+        return later - earlier if self.period is None else wrapped_difference(later, earlier, self.period)
 
 
 @dataclass(frozen=True)
@@ -61,18 +73,19 @@ class Layout:
         """Kind -> the state factors that share its slots."""
         groups: dict[str, list[int]] = {}
         for j, f in enumerate(self.factors.state):
-            if f.type != "continuous" and f.width >= LEAST_SLOTS:
+            if not f.is_continuous and f.width >= LEAST_SLOTS:
                 groups.setdefault(f"{f.kind}/{f.width}", []).append(j)
         return {name.partition("/")[0]: tuple(js) for name, js in groups.items() if len(js) > 1}
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
-        groups: dict[tuple[str, str, int, bool], list[int]] = {}
+        groups: dict[tuple[str, str, int, bool, float | None], list[int]] = {}
         for j, f in enumerate(self.factors.state):
-            groups.setdefault((f.kind, f.type, f.width, f.optional), []).append(j)
+            groups.setdefault((f.kind, f.type, f.width, f.optional, f.period), []).append(j)
+        slotted = {j for members in self.slot_kinds.values() for j in members}
         return tuple(
-            Family(*key, tuple(js), any(js[0] in slotted for slotted in self.slot_kinds.values()))
-            for key, js in groups.items()
+            Family(kind, name, width, optional, tuple(js), js[0] in slotted, period)
+            for (kind, name, width, optional, period), js in groups.items()
         )
 
     @cached_property
@@ -84,6 +97,21 @@ class Layout:
     @cached_property
     def plain_columns(self) -> np.ndarray:
         return np.concatenate([np.zeros(0, int), *(np.arange(self.size)[self.columns[i]] for i in self.plain)])
+
+    @cached_property
+    def turns(self) -> np.ndarray:
+        """(columns,) a full turn of the columns that are angles, 0 for others."""
+        return np.array([self.inputs[i].period or 0.0 for i in self.factor_of_column])
+
+    @cached_property
+    def angle_columns(self) -> np.ndarray:
+        """The columns that are angles; networks see sines in their place, and cosines behind all columns."""
+        return np.flatnonzero(self.turns)
+
+    @cached_property
+    def context_columns(self) -> np.ndarray:
+        """The plain columns, then the cosines of angles."""
+        return np.concatenate([self.plain_columns, self.size + np.arange(len(self.angle_columns))])
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:

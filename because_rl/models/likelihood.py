@@ -48,8 +48,8 @@ def negative_log_likelihood(
     parts = []
     for family, out in zip(layout.families, outputs, strict=True):
         now, then = split(layout, family, state), split(layout, family, next_state)
-        if family.type == "continuous":
-            error = (then - now) / split(layout, family, stats.change) - out.value
+        if family.is_continuous:
+            error = family.difference(then, now) / split(layout, family, stats.change) - out.value
             nll = HALF * (error * jnp.exp(-out.spread)) ** 2 + out.spread
             parts.append((nll * jnp.exp(jax.lax.stop_gradient(out.spread))).sum(1))
         elif family.type == "categorical":
@@ -90,8 +90,9 @@ def decode(
     parts, log_p = [], jnp.zeros(())
     for family, out, bearing in zip(layout.families, outputs, layout.goal_bearing, strict=True):
         now = split(layout, family, state)
-        if family.type == "continuous":
-            parts.append(now + out.value * split(layout, family, stats.change))
+        if family.is_continuous:
+            there = now + out.value * split(layout, family, stats.change)
+            parts.append(into_logged_range(layout, family, stats, there))
         elif family.type == "categorical":
             logs = jax.nn.log_softmax(out.value, axis=1)
             parts.append(jax.nn.one_hot(logs.argmax(1), logs.shape[1])[:, : family.width])
@@ -106,6 +107,22 @@ def decode(
     return Guess(join(layout, parts), log_p)
 
 
+def into_logged_range(
+    layout: Layout, family: Family, stats: Statistics, value: Float[Array, "members width"]
+) -> Float[Array, "members width"]:
+    """Angles turned into [0, a full turn) or [-half a turn, half a turn), whichever the data keep to; others as given.
+
+    Where the logged angles count full turns, they are left as they are too.
+    """
+    if family.period is None:
+        return value
+    low, high = split(layout, family, stats.low), split(layout, family, stats.high)
+    turn, slack = family.period, 1e-3 * family.period
+    start = jnp.where((low > -slack) & (high > turn / 2 + slack), 0.0, -turn / 2)
+    keeps = (low > start - slack) & (high < start + turn + slack)
+    return jnp.where(keeps, start + (value - start) % turn, value)
+
+
 def correct(
     layout: Layout, stats: Statistics, guess: Array, state: Array, next_state: Array
 ) -> Float[Array, " targets"]:
@@ -113,8 +130,8 @@ def correct(
     parts = []
     for family in layout.families:
         there, then = split(layout, family, guess), split(layout, family, next_state)
-        if family.type == "continuous":
-            parts.append((((there - then) / split(layout, family, stats.change)) ** 2).mean(1))
+        if family.is_continuous:
+            parts.append(((family.difference(there, then) / split(layout, family, stats.change)) ** 2).mean(1))
         else:
             parts.append(((there > HALF) == (then > HALF)).all(1).astype(jnp.float32))
     return per_target(layout, parts)

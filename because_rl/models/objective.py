@@ -112,7 +112,7 @@ def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batc
     k1, k2, k3 = jax.random.split(key, 3)
     reach = weights.margin * (stats.high - stats.low)
     box = uniform(k1, real.shape) * (stats.high - stats.low + 2 * reach)[None] + (stats.low - reach)[None]
-    discrete = jnp.concatenate([jnp.full(f.width, f.type != "continuous") for f in layout.inputs])
+    discrete = jnp.concatenate([jnp.full(f.width, not f.is_continuous) for f in layout.inputs])
     box = jnp.where(discrete[None], real, box)  # an impossible one-hot would be recognised at once and teach nothing
     near = uniform(k3, (len(real), 1)) < 0.5
     keep = (uniform(k2, real.shape) < 0.5) & near

@@ -167,7 +167,7 @@ def action_distribution(factors: FactorSpec, actions: ActionStatistics) -> Actio
 def check_actions(factors: FactorSpec) -> None:
     """Refuse discrete action factors in a spec without `codes`."""
     for factor in factors.action if factors.codes is None else ():
-        if factor.type != "continuous":
+        if not factor.is_continuous:
             raise BecauseError(
                 f"Action factor {factor.name!r} is {factor.type}, and the factor spec has no 'codes'.",
                 need="continuous action factors, or 'codes' with a row for each discrete action.",

@@ -44,7 +44,7 @@ def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state
     mean, scale = np.zeros(layout.size), np.ones(layout.size)
     kinds: dict[tuple[str, int], list[slice]] = {}
     for factor, columns in zip(layout.inputs, layout.columns, strict=True):
-        if factor.type == "continuous":
+        if factor.is_continuous:
             kinds.setdefault((factor.kind, factor.width), []).append(columns)
     for members in kinds.values():
         variance = np.mean([x[:, c].var(0) for c in members], axis=0)
@@ -52,7 +52,7 @@ def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state
             mean[c] = x[:, c].mean(0)
             scale[c] = np.maximum(np.sqrt(variance), LEAST)
     difference = [(x[:, layout.columns[i]] - x[:, layout.columns[k]]).std(0) for i, k in layout.pairs]
-    change = np.maximum((next_state.astype(np.float64) - state).std(0), LEAST)
+    change = np.maximum(layout.factors.change(state, next_state.astype(np.float64)).std(0), LEAST)
     moves = [bool((next_state[:, f.slice] > state[:, f.slice]).any()) for f in layout.factors.state]
     arrays = (
         mean,

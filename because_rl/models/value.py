@@ -46,7 +46,7 @@ def attained_factors(factors: FactorSpec, state: Array, goal: Array) -> Float[Ar
         if factors[wanted.factor].type == "binary":
             hit = have > 0.5 if wanted.relation == "at_least" else jnp.abs(have - want) < 0.5
         elif wanted.relation == "equal":
-            hit = jnp.abs(have - want) <= wanted.tolerance
+            hit = jnp.abs(wanted.difference(have, want)) <= wanted.tolerance
         elif wanted.relation == "at_least":
             hit = have >= want - wanted.tolerance
         else:

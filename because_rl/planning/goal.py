@@ -21,7 +21,7 @@ def attained(factors: FactorSpec, state: Float[Array, " state"], goal: Float[Arr
             else:
                 each = jnp.where(want > 0.5, 1.0, 1.0 - have)
         elif wanted.relation == "equal":
-            each = (jnp.abs(have - want) <= wanted.tolerance).astype(jnp.float32)
+            each = (jnp.abs(wanted.difference(have, want)) <= wanted.tolerance).astype(jnp.float32)
         elif wanted.relation == "at_least":
             each = (have >= want - wanted.tolerance).astype(jnp.float32)
         else:

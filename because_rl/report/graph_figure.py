@@ -30,28 +30,34 @@ def draw_graph(graph: Graph, title: str = "") -> Figure:
     for source, target in sorted(graph.edges):
         rare, is_state = (source, target) in graph.rare, source in graph.targets
         colour = RARE if rare else STATE if is_state else ACTION
-        _arrow(axes, left[source], right[target], colour, dashed=rare)
+        _arrow(axes, left[source], right[target], colour, line="--" if rare else "-")
     count = f"{len(graph.edges)} of {graph.matrix.size} edges" + (f", {len(graph.rare)} rare" if graph.rare else "")
     axes.set_title(f"{title}: {count}" if title else count, fontsize=11)
     return figure
 
 
 def draw_mask(mask: CausalMask, truth: Graph | None = None, title: str = "") -> Figure:
-    """Line width shows the weight, colour the status; given the true graph, missed edges are red, false ones pink."""
+    """Line width shows the weight, colour the verdict; given the true graph, missed edges are red, false ones pink.
+
+    Undetermined edges are dashed; thin and dotted are those that are left out nevertheless.
+    """
     figure, axes, left, right = _canvas(mask.inputs, mask.targets)
-    shown: dict[str, str] = {}
+    shown: dict[str, tuple[str, str]] = {}
     for i, source in enumerate(mask.inputs):
         for j, target in enumerate(mask.targets):
             status, kept = str(mask.status[i, j]), bool(mask.matrix[i, j])
             wrong = truth is not None and kept != ((source, target) in truth.edges)
-            if not kept and not wrong:
+            if not (kept or wrong or status == "undetermined"):
                 continue
-            label = ("false edge" if kept else "missed edge") if wrong else status
+            label = status if kept else f"{status}, left out"
+            if wrong:
+                label = "false edge" if kept else "missed edge"
             colour = (FALSE if kept else MISSED) if wrong else COLOURS[status]
-            shown[label] = colour
-            width = float(mask.weight[i, j]) if kept else 0.3
-            _arrow(axes, left[source], right[target], colour, width, dashed=status == "undetermined" or not kept)
-    handles = [Line2D([], [], color=colour, label=label) for label, colour in shown.items()]
+            line = ":" if not (kept or wrong) else "--" if status == "undetermined" or not kept else "-"
+            shown.setdefault(label, (colour, line))
+            width = float(mask.weight[i, j]) if kept else 0.3 if wrong else 0.0
+            _arrow(axes, left[source], right[target], colour, width, line)
+    handles = [Line2D([], [], color=colour, ls=line, label=label) for label, (colour, line) in shown.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     axes.set_title(title or f"{int(mask.matrix.sum())} of {mask.matrix.size} edges kept", fontsize=11)
     return figure
@@ -97,14 +103,14 @@ def _heights(count: int, rows: int) -> np.ndarray:
     return np.linspace(rows - 1, 0, count) if count > 1 else np.array([(rows - 1) / 2])
 
 
-def _arrow(axes: Axes, start: float, end: float, colour: str, width: float = 1.0, dashed: bool = False) -> None:
+def _arrow(axes: Axes, start: float, end: float, colour: str, width: float = 1.0, line: str = "-") -> None:
     arrow = FancyArrowPatch(
         (0.0, start),
         (1.0, end),
         arrowstyle="-|>",
         mutation_scale=9,
         linewidth=0.4 + 1.3 * width,
-        linestyle="--" if dashed else "-",
+        linestyle=line,
         color=colour,
         alpha=0.8,
         connectionstyle="arc3,rad=0.02",

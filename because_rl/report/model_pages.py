@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from because_rl.discovery.mask import KEPT
+from because_rl.discovery.mask import current_row
 from because_rl.envs.tasks import SPLITS
 from because_rl.evaluation.energy_map import EnergyMap
 from because_rl.report.charts import curve, legend, line, mark, plot
@@ -60,7 +60,7 @@ def graph_views(grid: Grid) -> Html:
 
 def graph_score(graph: Any) -> str:
     """The number of edges of a graph.json, and its F1 where the true graph is known."""
-    kept = sum(edge["status"] in KEPT for edge in graph["edges"])
+    kept = sum(current_row(edge)["kept"] for edge in graph["edges"])
     return f"{kept} edges" + (f", F1 {graph['score']['f1']:.3f}" if "score" in graph else "")
 
 

@@ -85,20 +85,22 @@ for (const box of all(".graph")) {
   };
   const describeEdge = (n) => {
     const e = edges[n];
-    const rows = [row("status", e.status)];
+    const left = e.status === "undetermined" ? (e.kept ? ", kept" : ", left out") : "";
+    const rows = [row("verdict", e.status + left)];
     if ("p" in e) rows.push(row("p", pValue(e.p)));
     rows.push(row("weight", number(e.weight)));
     if (e.weight_ci95) rows.push(row("95% interval", e.weight_ci95.map(number).join(" to ")));
-    if ("effect" in e) rows.push(row("effect", number(e.effect)));
-    if (e.verdict) rows.push(row("true graph", e.verdict));
+    if ("effect" in e) rows.push(row("effect", number(e.effect)), row("detectable effect", e.detectable));
+    if (e.truth) rows.push(row("true graph", e.truth));
     if (e.why) rows.push(row("why", e.why));
+    if (e.needs) rows.push(row("would decide", e.needs));
     describe(`${e.from} → ${e.to}′`, rows, [n]);
   };
   const describeNode = (node) => {
     const { side, name } = node.dataset;
     const incident = [...paths.keys()].filter((n) => edges[n][side] === name);
     const other = side === "from" ? "to" : "from";
-    const remark = (e) => (e.verdict?.startsWith("a ") ? `, ${e.verdict}` : e.status === "untestable" ? ", untestable" : "");
+    const remark = (e) => (e.truth?.startsWith("a ") ? `, ${e.truth}` : e.status === "undetermined" ? ", undetermined" : "");
     const evidence = (e) => ("p" in e ? `p ${pValue(e.p)}, ` : "") + `weight ${e.weight.toFixed(2)}` + remark(e);
     const rows = incident.map((n) => row(edges[n][other] + (other === "to" ? "′" : ""), evidence(edges[n])));
     describe(side === "from" ? `Effects of ${name}` : `Causes of ${name}′`, rows, incident);

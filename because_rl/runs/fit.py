@@ -76,7 +76,7 @@ def fit(
         chunk: steps between two checkpoints.
 
     Returns:
-        The folder and the result, as in fit.json: episodes, transitions, graph, untestable, accuracy, uncertainty,
+        The folder and the result, as in fit.json: episodes, transitions, graph, undetermined, accuracy, uncertainty,
         goal_reached, policy, why_no_policy, data, stages, report, seconds.
     """
     begin = time.monotonic()
@@ -213,9 +213,13 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[st
         "episodes": int(ends.sum()),
         "transitions": len(data),
         "graph": None if mask is None else {target: list(mask.graph.parents(target)) for target in mask.targets},
-        "untestable": []
+        "undetermined": []
         if mask is None
-        else [[e["from"], e["to"]] for e in mask.rows() if e["status"] == "untestable"],
+        else [
+            {name: row.get(name, "") for name in ("from", "to", "kept", "why", "needs")}
+            for row in mask.rows()
+            if row["status"] == "undetermined"
+        ],
         "accuracy": held_out_accuracy(agent, data),
         "uncertainty": held_out_uncertainty(agent, data),
         "goal_reached": float(data.terminated[ends].mean()) if spec.goal else None,

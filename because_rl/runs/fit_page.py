@@ -48,11 +48,21 @@ def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def graph_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The causes of each factor; in brackets those that these data cannot test, which are kept to be safe."""
-    untestable = {tuple(edge) for edge in result["untestable"]}
+    """The causes of each factor; in brackets those that are undetermined, which are kept to be safe."""
+    undetermined = {(edge["from"], edge["to"]) for edge in result["undetermined"]}
     return [
-        {"next": target, "causes": ", ".join(f"[{c}]" if (c, target) in untestable else c for c in causes)}
+        {"next": target, "causes": ", ".join(f"[{c}]" if (c, target) in undetermined else c for c in causes)}
         for target, causes in (result["graph"] or {}).items()
+    ]
+
+
+def undetermined_rows(edges: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The undetermined pairs among the rows of a mask: whether they are kept, why, and what would decide."""
+    return [
+        {"from": edge["from"], "to": edge["to"], "kept": "yes" if edge["kept"] else "no"}
+        | {"why": edge.get("why", ""), "needs": edge.get("needs", "")}
+        for edge in edges
+        if edge.get("status", "undetermined") == "undetermined"
     ]
 
 

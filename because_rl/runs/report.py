@@ -202,7 +202,8 @@ def _read_graph(folder: Path, run: Mapping[str, Any], data: Transitions) -> dict
         estimate = CausalMask.from_dict(graph).graph
     else:
         edges: list[dict[str, Any]] = [
-            {"from": source, "to": target, "weight": float(weight), "status": "established" if weight > 0 else "excluded"}
+            {"from": source, "to": target, "weight": float(weight), "kept": bool(weight > 0)}
+            | {"status": "established" if weight > 0 else "excluded"}
             for target, column in zip(factors.targets, arrays["weights"].T, strict=True)
             for source, weight in zip(factors.inputs, column, strict=True)
         ]

@@ -125,7 +125,8 @@ def check_calls(agent, loaded, data):
     each = [agent.act(data.state[:3], data.goal[0], seed=seed) for seed in agent.seeds]
     np.testing.assert_array_equal(batch[each[0] == each[1]], each[0][each[0] == each[1]])  # where they agree
     alone = agent.select(agent.seeds[1])
-    assert alone.seeds == agent.seeds[1:2] and alone.trained_on == agent.trained_on
+    assert alone.seeds == agent.seeds[1:2]
+    assert alone.trained_on == agent.trained_on
     assert {name: values[1:2] for name, values in agent.diagnostics.items()} == alone.diagnostics
     if isinstance(agent, PlannerAgent):
         guess = agent.predict(data.state[:3], data.action[:3])

@@ -43,7 +43,7 @@ def test_discover_writes_graph_and_pictures(root, tmp_path):
     result = json.loads(because(*command, root=root).stdout)
     assert result["score"]["f1"] >= 0.92
     assert {"f1", "precision", "recall", "shd"} <= set(result["score"])
-    assert {"p", "effect", "weight", "status"} <= set(result["edges"][0])
+    assert {"p", "effect", "detectable", "weight", "status", "kept"} <= set(result["edges"][0])
     forbidden = [e for e in result["edges"] if (e["from"], e["to"]) == ("door", "agent")]
     assert forbidden[0]["status"] == "forbidden"
     names = {path.name for path in (tmp_path / "g").iterdir()}
@@ -56,3 +56,27 @@ def test_discover_refuses_bad_edges_and_tests(root):
     name = "because/unlock-medium-n20-v1"
     assert "cause->effect" in because("discover", name, "--force", "key", root=root, code=2).stderr
     assert "no independence test 'tarot'" in because("discover", name, "--test", "tarot", root=root, code=2).stderr
+
+
+def test_discover_lists_what_is_undetermined_with_its_reason(monkeypatch):
+    why, needs = "too few steps with the door open, and the pole follows from the cart", "about 400 more of these steps"
+    pair = {"p": 0.5, "effect": 0.1, "weight": 1.0, "statistic": 1.0}
+    rows = [
+        pair | {"from": "x", "to": "x", "status": "forced", "kept": True, "detectable": 0.0},
+        pair | {"from": "u", "to": "x", "status": "established", "kept": True, "detectable": 0.0125},
+        pair | {"from": "v", "to": "x", "status": "excluded", "kept": False, "detectable": 0.01},
+        pair
+        | {"from": "w", "to": "x", "status": "undetermined", "kept": True, "detectable": None}
+        | {"why": why, "needs": needs},
+        pair | {"from": "m", "to": "x", "status": "undetermined", "kept": False, "detectable": 0.02, "why": "constant"},
+    ]
+    result = {"dataset": "d", "folder": "f", "edges": rows}
+    monkeypatch.setattr("because_rl.runs.discover.discover_dataset", lambda *a, **k: result)
+    text = because("discover", "d").stdout
+    flat = " ".join(text.replace("│", " ").split())
+    assert "3 of 5 edges kept, 1 pairs excluded, 2 pairs undetermined" in flat
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("│")][-3:] == ["x", "u", "w"]
+    assert "0.013" in text or "0.012" in text
+    for word in (*why.split(), *needs.split(), "constant"):
+        assert word.strip(",") in flat
+    assert json.loads(because("discover", "d", "--json").stdout) == result

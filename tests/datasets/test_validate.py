@@ -18,6 +18,7 @@ from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
+from because_rl.factors import FactorSpec
 
 RECIPE = Recipe.parse("unlock-medium", 20)
 
@@ -294,6 +295,17 @@ def test_foreign_data_need_a_spec_that_fits(tmp_path):
         load(tmp_path / "logs", factors=spec)
     with pytest.raises(BecauseError, match="no file"):
         load(tmp_path / "logs", factors=tmp_path / "missing.yaml")
+
+
+def test_context_must_not_change_within_an_episode(tmp_path):
+    buffers = cart_pole(tmp_path / "logs")
+    spec = json.loads(json.dumps(CART_POLE))
+    spec["state"][0]["role"] = "context"
+    first = np.flatnonzero(buffers[0].observations[:, 0] != buffers[0].observations[0, 0])[0]
+    with pytest.raises(BecauseError, match=rf"episode 0, step {first}: state factor 'x' of role 'context' changes"):
+        load(tmp_path / "logs", factors=FactorSpec.from_dict(spec))
+    spec["state"][0] |= {"role": "", "type": "angle"}
+    assert load(tmp_path / "logs", factors=FactorSpec.from_dict(spec)).factors["x"].type == "angle"
 
 
 def test_unsupported_spaces_are_named(tmp_path):

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import time
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -53,10 +54,10 @@ def test_the_oracle_gives_a_hundred_random_graphs_back_exactly():
         assert score(mask.graph, truth).f1 == 1.0
 
 
-def evidence(v, p, untestable=None):
+def evidence(v, p, detectable=0.0):
     shape = (len(v.inputs), len(v.targets))
     p = np.broadcast_to(p, shape).astype(float)
-    return Evidence(p, 1 - p, 1 - p, np.zeros(shape, bool) if untestable is None else untestable, {})
+    return Evidence(p, 1 - p, 1 - p, np.broadcast_to(detectable, shape).astype(float), {})
 
 
 def test_forced_and_forbidden_edges_override_the_evidence():
@@ -72,14 +73,69 @@ def test_forced_and_forbidden_edges_override_the_evidence():
         assert ("s2", "s0") not in mask.graph.edges
 
 
-def test_untestable_edges_are_kept_and_marked():
+def test_edges_that_the_data_cannot_show_are_kept_and_marked():
     v = variables()
-    untestable = np.zeros((4, 3), bool)
-    untestable[3, 0] = True
-    mask = decide(v, evidence(v, 1.0, untestable), Oracle(random_graph(v, np.random.default_rng(0))), 0.01)
-    assert mask.status[3, 0] == "untestable"
-    assert mask.matrix[3, 0]
-    assert mask.matrix.sum() == 4  # and the three self-edges
+    detectable = np.zeros((4, 3))
+    detectable[3, 0] = np.inf
+    for p in (0.0, 1.0):
+        mask = decide(v, evidence(v, p, detectable), Oracle(random_graph(v, np.random.default_rng(0))), 0.01)
+        assert mask.status[3, 0] == "undetermined"
+        assert mask.matrix[3, 0]
+        assert mask.status[3, 1] == ("excluded" if p else "established")
+        assert mask.matrix.sum() == (4 if p else 12)  # with the three self-edges
+    assert mask.rows()[3]["detectable"] is None
+    assert mask.rows()[2]["detectable"] == 0
+
+
+class Gated(Oracle):
+    """A test with a least effect that counts."""
+
+    least_effect = 0.02
+
+
+@pytest.mark.parametrize(
+    ("p", "effect", "detectable", "verdict"),
+    [
+        (1e-9, 0.5, 0.01, "established"),
+        (1e-9, 0.02, 0.5, "established"),  # however little power: it was shown
+        (1e-9, 0.5, np.inf, "undetermined"),
+        (1e-9, 0.001, 0.01, "excluded"),  # significant, but smaller than what counts
+        (1e-9, 0.001, 0.1, "undetermined"),
+        (0.7, 0.001, 0.01, "excluded"),
+        (0.7, 0.001, 0.02, "excluded"),
+        (0.7, 0.001, 0.03, "undetermined"),
+        (0.7, 0.001, np.inf, "undetermined"),
+        (0.7, 0.5, 0.01, "undetermined"),  # a large effect is never excluded, however large its p
+        (1.0, 0.02, 0.0, "undetermined"),
+    ],
+)
+def test_verdicts_follow_from_p_effect_and_power(p, effect, detectable, verdict):
+    v = variables(states=1)
+    shape = np.zeros((2, 1))
+    given = Evidence(shape + p, shape, shape + effect, shape + detectable, {("a0", "s0"): "b"}, {("a0", "s0"): "c"})
+    mask = decide(v, given, Gated(random_graph(v, np.random.default_rng(0))), 1e-4)
+    row = mask.rows()[1]
+    assert row["status"] == verdict
+    assert row["kept"] == mask.matrix[1, 0] == (verdict != "excluded")
+    assert row["weight"] == float(row["kept"])
+    assert (row["why"], row["needs"]) == ("b", "c")
+
+
+def test_inputs_that_repeat_a_hidden_cause_are_not_kept_unless_forced():
+    v = variables()
+    oracle = Gated(random_graph(v, np.random.default_rng(0)))
+    p, effect = np.where(np.arange(3) == 1, 0.7, 1e-9) + np.zeros((4, 1)), np.full((4, 3), 0.5)
+    echo = np.zeros((4, 3), bool)
+    echo[3] = True
+    given = Evidence(p, p, effect, np.zeros((4, 3)), {}, echo=echo)
+    mask = decide(v, given, oracle, 1e-4)
+    assert list(mask.status[3]) == ["undetermined"] * 3
+    assert not mask.matrix[3].any()
+    assert mask.matrix[:3].all()
+    assert all(row["from"] != "a0" for row in mask.edges)
+    forced = decide(v, given, oracle, 1e-4, force=[("a0", "s2")])
+    assert list(forced.matrix[3]) == [False, False, True]
+    assert forced.status[3, 2] == "forced"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +179,32 @@ def test_masks_survive_json():
     assert again.graph == mask.graph
     assert (again.p == mask.p).all()
     assert (again.status == mask.status).all()
+    mixed = replace(mask, detectable=np.where(mask.matrix, np.inf, 0.25), needs={("a0", "s0"): "rows"})
+    again = CausalMask.from_dict(json.loads(json.dumps(mixed.to_dict(), allow_nan=False)))
+    assert (again.detectable == mixed.detectable).all()
+    assert again.needs == mixed.needs
+
+
+def test_masks_of_older_versions_are_read():
+    """Their rows have other words, and neither `kept` nor `detectable`."""
+    rows = [
+        {"from": source, "to": "x", "status": status, "p": 0.5, "effect": 0.1, "weight": 1.0, "statistic": 2.0} | more
+        for source, status, more in (
+            ("x", "forced", {}),
+            ("a", "edge", {}),
+            ("b", "no edge", {}),
+            ("c", "untestable", {"why": "c never varies in these data"}),
+            ("d", "no edge", {"why": "d never changes in an episode"}),
+            ("e", "forbidden", {}),
+        )
+    ]
+    mask = CausalMask.from_dict({"inputs": list("xabcde"), "targets": ["x"], "edges": rows, "settings": {}})
+    expected = ["forced", "established", "excluded", "undetermined", "undetermined", "forbidden"]
+    assert list(mask.status[:, 0]) == expected
+    assert mask.graph.parents("x") == ("x", "a", "c")
+    assert mask.why["d", "x"] == "d never changes in an episode"
+    assert {row["detectable"] for row in mask.rows()} == {None}
+    assert [row["status"] for row in CausalMask.from_dict(json.loads(json.dumps(mask.to_dict()))).rows()] == expected
 
 
 def test_exports_hold_the_same_edges():
@@ -142,6 +224,29 @@ def test_exports_hold_the_same_edges():
     dot = to_dot(mask)
     assert dot.startswith("digraph {")
     assert all(f'"{i}" -> "{j}"' in dot for i, j in expected)
+
+
+def test_exports_say_what_the_data_could_show():
+    v = variables()
+    truth = Graph.from_parents(("s0", "s1", "s2", "a0"), {"s0": ("s0", "a0"), "s1": ("s1", "a0"), "s2": ("s2",)})
+    detectable = np.full((4, 3), 0.25)
+    detectable[3, 1] = np.inf
+    mask = replace(decide(v, Oracle(truth)(v), Oracle(truth), 0.01), detectable=detectable)
+    status = mask.status.copy()
+    status[3, 1] = "undetermined"
+    mask = replace(mask, status=status)
+    for read in (
+        to_networkx(mask),
+        nx.read_graphml(io.BytesIO(to_graphml(mask).encode())),
+        nx.node_link_graph(json.loads(to_node_link(mask)), edges="edges"),
+    ):
+        assert read.edges["a0", "s0'"]["detectable"] == 0.25
+        assert "detectable" not in read.edges["a0", "s1'"]
+        assert read.edges["a0", "s1'"]["status"] == "undetermined"
+    lines = {line.split(" [")[0].strip(): line for line in to_dot(mask).splitlines()}
+    assert "style=dashed" in lines['"a0" -> "s1\'"']
+    assert "style=solid" in lines['"a0" -> "s0\'"']
+    assert "established, p = 0" in lines['"a0" -> "s0\'"']
 
 
 def test_exports_keep_unusual_names_and_lonely_nodes():

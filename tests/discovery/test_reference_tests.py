@@ -46,7 +46,8 @@ def test_fisherz_with_wide_and_redundant_factors():
         pack(("a", 1, "continuous"), ("b", 2, "continuous")), pack(("u", 1, "continuous"), ("copy", 1, "continuous"))
     )
     evidence = FisherZ()(Variables.from_arrays(spec, state, action, after))
-    assert evidence.untestable[2:].all()
+    assert np.isinf(evidence.detectable[2:]).all()
+    assert not evidence.detectable[:2].any()
     assert "linear function of the other inputs" in evidence.why["copy", "b"]
     assert evidence.p[0, 1] < 1e-6
     assert evidence.p[1, 0] > 1e-3

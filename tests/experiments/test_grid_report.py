@@ -59,8 +59,11 @@ def write_graph(folder):
     matrix = truth.matrix.copy()
     missed, false = np.argwhere(matrix)[1], np.argwhere(~matrix)[0]
     matrix[tuple(missed)], matrix[tuple(false)] = False, True
-    p, status = np.where(matrix, 1e-9, 0.7), np.where(matrix, "edge", "no edge")
-    mask = CausalMask(truth.inputs, truth.targets, p, p, matrix * 0.5, status, matrix * 0.9, {}, {"test": "gtest"})
+    p, status = np.where(matrix, 1e-9, 0.7), np.where(matrix, "established", "excluded")
+    mask = CausalMask(
+        *(truth.inputs, truth.targets, p, p, matrix * 0.5, p * 0.01, status, matrix, matrix * 0.9),
+        settings={"test": "gtest"},
+    )
     edges = [[truth.inputs[i], truth.targets[j]] for i, j in (missed, false)]
     score = {"f1": 0.9, "missed": edges[:1], "false": edges[1:]}
     write_json(folder / "graph.json", {"dataset": "because/unlock-medium-v1", "score": score} | mask.to_dict())

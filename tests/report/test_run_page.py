@@ -32,20 +32,23 @@ def result(split, outcomes):
 
 
 def edge(source, target, status, weight, **more):
-    return {"from": source, "to": target, "status": status, "weight": weight, "p": 1e-9, "effect": 0.5} | more
+    row = {"from": source, "to": target, "status": status, "kept": status not in ("excluded", "forbidden")}
+    return row | {"weight": weight, "p": 1e-9, "effect": 0.5, "detectable": 0.015} | more
 
 
 GRAPH = {
     "dataset": "d",
-    "inputs": [NAME, "y", "push"],
+    "inputs": [NAME, "y", "push", "marker", "still"],
     "targets": [NAME, "y"],
     "edges": [
         edge(NAME, NAME, "forced", 1.0, p=0.0),
-        edge("y", NAME, "untestable", 1.0, why="y is <i>constant</i>"),
-        edge("push", NAME, "no edge", 0.25, p=0.02),
-        edge(NAME, "y", "no edge", 0.0, p=0.7),
+        edge("y", NAME, "undetermined", 1.0, why="y is <i>constant</i>", needs="40 more steps", detectable=None),
+        edge("push", NAME, "excluded", 0.25, p=0.02),
+        edge("marker", NAME, "undetermined", 0.0, kept=False, why="marker never changes in an episode"),
+        edge(NAME, "y", "excluded", 0.0, p=0.7),
         edge("y", "y", "forced", 1.0),
-        edge("push", "y", "edge", 0.75),
+        edge("push", "y", "established", 0.75),
+        edge("marker", "y", "excluded", 0.0, p=0.9, detectable=0.0),
     ],
     "settings": {"test": "gtest", "threshold": 0.002, "n": 100},
     "score": {"f1": 0.8, "missed": [[NAME, "y"]], "false": [["push", "y"]]},
@@ -104,10 +107,17 @@ def test_page_shows_success_films_graph_models_and_settings(tmp_path):
     assert "seed 5: 2 of 4 scenes failed" in text
     kinds = re.findall(r'<path class="(\w+)" data-edge', text)
     assert sorted(kind for kind in kinds if kind != "hit") == sorted(
-        ["forced", "forced", "untestable", "unstable", "missed", "false"]
+        ["forced", "forced", "undetermined", "unstable", "missed", "false", "omitted"]
     )
-    assert "1 that these data cannot test" in text
-    assert "1 that only parts of the data support" in text
+    assert "The data exclude 3 pairs, which are not drawn, and leave 2 undetermined, of which 1 are left out" in text
+    legend = re.findall(r'<li><i class="(\w+)"></i> ', text)
+    assert legend == ["forced", "undetermined", "omitted", "unstable", "false", "missed"]
+    assert "undetermined, p 1e-09, weight 1.00; y is &lt;i&gt;constant" in text  # when pointed at
+    pairs = re.findall(r"<tr><th scope=\"row\">(\w+) → y′</th>(.*?)</tr>", text)
+    cells = {source: re.findall("<td.*?>(.*?)</td>", row) for source, row in pairs}
+    assert cells["push"] == ["established", "yes", "1e-09", "0.75", "0.500", "0.015", "", ""]
+    assert cells["marker"][5] == "–"  # the test does not say
+    assert '<td>none</td><td class="text">y is &lt;i&gt;constant&lt;/i&gt;</td><td class="text">40 more steps' in text
     assert "p &lt; 1e-300" in text  # not p = 0
     assert "y, change predicted (R²): -0.250; if nothing changed 0.000" in text
     assert "123 steps of held-out episodes" in text
@@ -142,10 +152,15 @@ def test_parts_that_a_run_lacks_are_left_out(tmp_path, changes, shown):
 
 def test_a_graph_without_evidence_is_drawn(tmp_path):
     """Older runs kept only the weights of their edges."""
-    bare = [{name: e[name] for name in ("from", "to", "status", "weight")} for e in GRAPH["edges"]]
+    former = {"established": "edge", "excluded": "no edge", "undetermined": "untestable", "forced": "forced"}
+    bare = [
+        {name: e[name] for name in ("from", "to", "weight")} | {"status": former[e["status"]]} for e in GRAPH["edges"]
+    ]
     graph = {"dataset": "d", "inputs": GRAPH["inputs"], "targets": GRAPH["targets"], "edges": bare}
     text = write_run_page(tmp_path, make_report(graphs=[graph])).read_text()
-    assert "y → &lt;b&gt;x&lt;/b&gt;′: weight 1.00" in text
+    assert "y → &lt;b&gt;x&lt;/b&gt;′: undetermined, weight 1.00" in text
+    assert "push → y′: established, weight 0.75" in text
+    assert "excluded, weight 0.00" not in text
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
@@ -169,6 +184,13 @@ def test_browser(tmp_path):
         browser.click(".graph path.false")
         browser.point("h1")
         browser.wait(f"{panel}.includes('a false edge')")  # stays after a tap
+        browser.point(".graph path.undetermined")
+        browser.wait(f"{panel}.includes('40 more steps')")
+        assert "undetermined, kept" in browser.js(panel)
+        assert "y is <i>constant</i>" in browser.js(panel)
+        browser.point(".graph path.omitted")
+        browser.wait(f"{panel}.includes('undetermined, left out')")
+        assert "0.015" in browser.js(panel)
         browser.js("document.querySelector('.graph .scroll').focus()")
         browser.press("Tab")
         assert browser.js(panel).startswith(f"Effects of {NAME}")

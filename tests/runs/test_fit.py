@@ -14,6 +14,7 @@ from because_rl.discovery.discover import discover
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.runs.fit import fit, load_model, load_policy
+from because_rl.runs.fit_page import graph_rows, undetermined_rows
 from tests.support import REPOSITORY, arrays, because, because_process, write
 
 X_ON = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
@@ -39,7 +40,13 @@ def test_fit_gives_graph_accuracy_and_policy(log, tmp_path):
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     command = ("fit", log, "--factors", spec, "-o", out, "--seeds", 1, "--goal", 1.0, *options)
     result = json.loads(because(*command, "--json").stdout)
-    assert result["graph"] == {"x": ["x", "push"], "on": ["x", "on"]}
+    expected = {"x": ["x", "push"], "on": ["x", "on"]}
+    pairs = result["undetermined"]
+    assert all(set(pair) == {"from", "to", "kept", "why", "needs"} for pair in pairs)
+    undetermined = {(pair["from"], pair["to"]) for pair in pairs}  # 400 rows cannot exclude everything
+    decided = {name: [c for c in causes if (c, name) not in undetermined] for name, causes in result["graph"].items()}
+    assert decided == expected
+    assert all(pair["from"] in result["graph"][pair["to"]] for pair in pairs if pair["kept"])
     accuracy = {row["factor"]: row for row in result["accuracy"]}
     assert min(row["value"] for row in accuracy.values()) > 0.9
     assert accuracy["x"]["measure"] != accuracy["on"]["measure"]
@@ -140,3 +147,17 @@ def test_fit_of_cartpole_gives_graph_accuracy_and_policy(cartpole, tmp_path):
     pushes = agent.act(np.zeros((2, 4)), np.full(1, 0.5), 80)
     assert pushes.shape == (2, 1)
     assert np.isin(pushes, (0, 1)).all()
+
+
+def test_undetermined_causes_are_in_brackets_and_listed():
+    pairs = [
+        {"from": "x", "to": "on", "kept": True, "why": "it follows from push", "needs": "300 more steps"},
+        {"from": "site", "to": "on", "kept": False, "why": "constant in episodes", "needs": ""},
+    ]
+    result = {"graph": {"x": ["x", "push"], "on": ["x", "on"]}, "undetermined": pairs}
+    assert [row["causes"] for row in graph_rows(result)] == ["x, push", "[x], on"]
+    assert [(row["from"], row["kept"], row["needs"]) for row in undetermined_rows(pairs)] == [
+        ("x", "yes", "300 more steps"),
+        ("site", "no", ""),
+    ]
+    assert undetermined_rows([pairs[0] | {"status": "established"}]) == []

@@ -51,9 +51,10 @@ def _graphs(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Product:
         scores = score(mask.graph, truth)
         common = score(mask.graph, truth, count_rare=False)
         drawn.append((world.capitalize(), mask, truth))
-        for edge in cell["mask"]["edges"]:
+        for edge in mask.rows():
             pair = edge["from"], edge["to"]
-            row = {"world": world} | {name: edge[name] for name in ("from", "to", "status", "p", "effect", "weight")}
+            columns = ("from", "to", "status", "kept", "p", "effect", "detectable", "weight")
+            row = {"world": world} | {name: edge[name] for name in columns} | {"kept": int(edge["kept"])}
             rows.append(row | {"true": int(pair in truth.edges), "rare": int(pair in truth.rare)})
         shown.append(
             {"data": f"{world}-{POLICY}", "transitions": cell["rows"], "true edges": len(truth.edges)}
