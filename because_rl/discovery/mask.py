@@ -3,7 +3,7 @@
 Every pair gets one of four verdicts:
 
 - *established*: p < threshold (the paper's appendix states the opposite by a slip), and the effect is one that counts.
-- *excluded*: the effect is below what counts, and one that counts would have been seen with probability .8.
+- *excluded*: the effect is below what counts, and one hardly larger would have been seen with probability .8.
 - *undetermined*: everything else. The data cannot decide; `why` says the reason, and `needs` what would decide.
 - *forced* or *forbidden*: set by the user, or by the assumption that a factor depends on its own past.
 
@@ -240,7 +240,7 @@ def decide(
     p = benjamini_yekutieli(evidence.p) if fdr else evidence.p
     counts = evidence.effect >= test.least_effect if test.least_effect else p < threshold
     established = (p < threshold) & counts & np.isfinite(evidence.detectable)
-    excluded = ~counts & (evidence.detectable <= test.least_effect)
+    excluded = ~counts & (evidence.detectable <= test.excluding_effect)
     status = np.where(established, "established", np.where(excluded, "excluded", "undetermined")).astype("U12")
     kept = status != "excluded"
     if evidence.echo is not None:

@@ -46,6 +46,8 @@ class IndependenceTest(ABC):
     least_effect: ClassVar[float] = 0.0
     """least `Evidence.effect` that counts: at large n any bias is significant; 0 where p alone decides, and the test
     says nothing of its power (`Evidence.detectable` is 0 or inf)"""
+    excluding_effect: ClassVar[float] = 0.0
+    """largest `Evidence.detectable` of a pair that is excluded"""
     parallel_in_threads: ClassVar[bool] = False
     """whether several tests in threads are faster than one after the other"""
 

@@ -79,9 +79,10 @@ class ResidualTest(IndependenceTest):
     name: ClassVar[str] = "residual"
     least_n: ClassVar[int] = 100
     least_effect: ClassVar[float] = 0.02
+    excluding_effect: ClassVar[float] = 0.03
 
     def settings(self) -> dict[str, Any]:
-        return {"test": self.name, "least_effect": self.least_effect, **asdict(self)}
+        return {"test": self.name, "least_effect": self.least_effect, "excluding_effect": self.excluding_effect} | asdict(self)
 
     def for_threshold(self, threshold: float) -> ResidualTest:
         return replace(self, level=threshold)
@@ -274,23 +275,22 @@ class _TargetTest:
         engine, target, i = self.regressions.engine, self.target, self.target.own
         assert i is not None
         own = analysis.sources[i]
-        full_fit = analysis.fits.get(target.factor.name)
-        if full_fit is None:
-            change = substituted_change = target.moves * 0
-            kernel = own.kernel
-        else:
-            mixed = np.where(own.keep > 0, engine.x, self._predicted(analysis))
-            change, substituted_change = full_fit.prediction, engine.predict(full_fit.fit, mixed)
-            kernel = own.kernel._replace(metric=own.kernel.metric + full_fit.kernel.metric)
+        full_fit, starts = analysis.fits.get(target.factor.name), analysis.variation.starts
+        mixed = np.where(own.keep > 0, engine.x, self._predicted(analysis))
+        kernel = own.kernel
+        if full_fit is not None:
+            kernel = kernel._replace(metric=kernel.metric + full_fit.kernel.metric)
         problem = engine.problem(f"level {target.factor.name}", target.level, own.keep)
-        self._compare(
-            analysis,
-            i,
-            target.level,
-            engine.x[:, own.columns] @ target.persist + change @ target.gain,
-            engine.cross_fit([problem], [kernel], analysis.variation.starts)[0][1],
-            own.prediction @ target.persist + substituted_change @ target.gain,
-        )
+        reduced = engine.cross_fit([problem], [kernel], starts)[0][1]
+        if target.persist is None or target.gain is None:
+            fit, full = engine.cross_fit([problem._replace(keep=np.ones_like(own.keep))], [kernel], starts)[0]
+            substituted = engine.predict(fit, mixed)
+        else:
+            change = target.moves * 0 if full_fit is None else full_fit.prediction
+            substituted_change = change if full_fit is None else engine.predict(full_fit.fit, mixed)
+            full = engine.x[:, own.columns] @ target.persist + change @ target.gain
+            substituted = own.prediction @ target.persist + substituted_change @ target.gain
+        self._compare(analysis, i, target.level, full, reduced, substituted)
         if variation(own.residual, target.level) < LEAST_VARIATION:
             self._undetermined(i, _redundancy_reason(self.data, engine, analysis.sources, i))
 
@@ -352,17 +352,17 @@ class _TargetTest:
                 )
             elif self._lacks_variation(source, i, y):
                 redundant.append(i)
-            elif detectable > least:
+            elif detectable > test.excluding_effect:
                 self._lacks_power(i, detectable)
         self._judge_redundant(analysis, full_fit, redundant)
 
     def _lacks_power(self, i: int, detectable: float) -> None:
         pair = self.data.inputs[i].name, self.target.factor.name
-        episodes, least = len(self.data.starts), self.test.least_effect
+        episodes, least = len(self.data.starts), self.test.excluding_effect
         if np.isinf(detectable):
             self.out.why[pair], wanted = "too few episodes for a test of interactions", 30
         else:
-            self.out.why[pair] = f"only an effect of {detectable:.2g} would have been seen, and {least:g} counts"
+            self.out.why[pair] = f"only an effect of {detectable:.2g} would have been seen; {least:g} is needed"
             wanted = int(np.ceil(episodes * detectable / least))
         self.out.needs[pair] = f"about {wanted:,} episodes like these {episodes:,}"
 

@@ -130,10 +130,11 @@ def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level:
 
     From the tests' own variance: with s the standard error of the mean of r_x r_y between episodes, a covariance of
     (c + .84) s is seen with probability .8, c being the critical value. The share is its square over the product of
-    the variances, the median over pairs of columns. The projected test has to see it too, for dependence that averages
-    out: its critical value is larger, and the dependence between its folds costs another factor of sqrt(2). Such a
-    dependence may lie where r_y is large: of n rows only 3 n / kurtosis count, which is n for a normal r_y and three
-    times the number of events for an event that is rare.
+    the variances, the median over pairs of columns.
+
+    Dependence that averages out has to be seen by the projected test, whose critical value is larger, and which the
+    dependence between its folds costs a factor of sqrt(2). It may lie where r_y is large: of n rows 3 n / kurtosis count,
+    which is n for a normal r_y and three times the number of events for an event that is rare.
 
     inf where there are too few episodes for the projected test.
 
@@ -153,7 +154,7 @@ def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level:
     linear = stats.t.isf(level * COVARIANCE_PART / 2 / pairs, groups - 1) + power
     projected = np.sqrt(2) * (stats.norm.isf(level * (1 - COVARIANCE_PART)) + power)
     kurtosis = float(np.median((ry**4).mean(0) / np.maximum((ry**2).mean(0) ** 2, 1e-300)))
-    return float(max(np.median(share) * linear**2, max(np.median(share), kurtosis / 3 / n) * projected**2))
+    return float(max(np.median(share) * linear**2, kurtosis / 3 / n * projected**2))
 
 
 def combine(p_covariance: float, p_projected: float) -> float:

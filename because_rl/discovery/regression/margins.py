@@ -1,5 +1,9 @@
 """Transitions prepared for regression: columns standardised, rows in a canonical order, folds of whole episodes.
 
+Margins are robust: an angle enters as its sine and cosine and changes along the shorter way round, and changes of
+continuous columns are clipped far outside of their usual range, so that neither a logged jump nor a heavy tail outweighs
+all other rows. (Independence survives any function of a target, so clipping cannot make an edge.)
+
 Everything random downstream (folds, kernel centres) is drawn on the canonical order, so the result does not
 depend on the order in which rows or factors are given, nor on the units of continuous columns.
 """
@@ -19,6 +23,10 @@ from because_rl.factors import Factor
 from because_rl.rng import stream
 
 
+FAR = 10.0
+"""Robust standard deviations beyond which changes are clipped."""
+
+
 class Target(NamedTuple):
     """One target factor: its values and their change since the last step.
 
@@ -35,7 +43,8 @@ class Target(NamedTuple):
     change: np.ndarray | None
     """(n, columns) next value - last value; None without an input of its own"""
     persist: np.ndarray | None = None
-    """(columns of the own input, columns of level): level = last value @ persist + change @ gain"""
+    """(columns of the own input, columns of level): level = last value @ persist + change @ gain; None for an angle,
+    whose level is its sine and cosine"""
     gain: np.ndarray | None = None
     """(columns of change, columns of level)"""
 
@@ -86,7 +95,7 @@ def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
     varying = [k for k, a in enumerate(raw_x) if _varies(a).any()]
     inputs, input_place = tuple(inputs[k] for k in varying), input_place[varying]
     raw_x = [raw_x[k] for k in varying]
-    blocks = [_scaled(a) for a in raw_x]
+    blocks = [_scaled(_regressors(f, a)) for f, a in zip(inputs, raw_x, strict=True)]
     ends = np.cumsum([0] + [b.shape[1] for b in blocks])
     out = []
     for factor, y in zip(targets, raw_y, strict=True):
@@ -94,8 +103,14 @@ def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
         if own is None:
             out.append(Target(factor, None, _scaled(y), None))
             continue
-        difference = y - raw_x[own]
+        difference = factor.difference(y, raw_x[own])
+        if factor.type == "angle":
+            out.append(Target(factor, own, _scaled(_regressors(factor, y)), _scaled(_clipped(difference))))
+            continue
         difference[:, np.ptp(difference, axis=0) <= 1e-9 * np.ptp(y, axis=0)] = 0  # rounding
+        if factor.is_continuous:
+            difference = _clipped(difference)
+            y = raw_x[own] + difference
         varies, moves, changes = (_varies(a) for a in (y, raw_x[own], difference))
         size = 1 / np.where(varies, y.std(0), 1)
         persist = np.diag(raw_x[own].std(0) * size)[np.ix_(moves, varies)]
@@ -118,6 +133,26 @@ def _by_name(factors: tuple[Factor, ...]) -> tuple[np.ndarray, tuple[Factor, ...
     """The order of the factors by name, and the factors in that order."""
     place = np.array(sorted(range(len(factors)), key=lambda k: factors[k].name))
     return place, tuple(factors[k] for k in place)
+
+
+def _regressors(factor: Factor, values: np.ndarray) -> np.ndarray:
+    """The columns that stand for a factor: sine and cosine of an angle, else its values."""
+    if factor.type != "angle":
+        return values
+    turn = values * (2 * np.pi / factor.period)
+    return np.hstack([np.sin(turn), np.cos(turn)])
+
+
+def _clipped(change: np.ndarray) -> np.ndarray:
+    """Columns clipped `FAR` robust standard deviations from their median; those that mostly rest are left alone.
+
+    >>> _clipped(np.array([[0.0], [1.0], [2.0], [900.0]])).max() < 20
+    np.True_
+    """
+    median = np.median(change, axis=0)
+    spread = 1.4826 * np.median(np.abs(change - median), axis=0)
+    reach = np.where(spread > 1e-6 * np.ptp(change, axis=0), FAR * spread, np.inf)
+    return np.clip(change, median - reach, median + reach)
 
 
 def _varies(values: np.ndarray) -> np.ndarray:
