@@ -57,6 +57,8 @@ class CausalMask:
     """what would decide an undetermined edge"""
     settings: dict[str, Any] = field(default_factory=dict)
     """of the test and of the decision, for provenance"""
+    sufficiency: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """target -> how much worse its kept inputs predict it than all inputs (see `Evidence.sufficiency`)"""
     weight_low: np.ndarray | None = None
     """lower end of the 95% interval of each weight over batches; None where there were none"""
     weight_high: np.ndarray | None = None
@@ -123,6 +125,7 @@ class CausalMask:
             "targets": list(self.targets),
             "edges": self.rows(),
             "settings": self.settings,
+            "sufficiency": self.sufficiency,
         }
 
     def to_arrays(self) -> dict[str, np.ndarray]:
@@ -151,7 +154,8 @@ class CausalMask:
             if "weight_ci95" in row:
                 low[cell], high[cell] = row["weight_ci95"]
         numbers |= {} if np.isnan(low).any() else {"weight_low": low, "weight_high": high}
-        return cls(inputs, targets, status=status, kept=kept, settings=dict(value["settings"]), **numbers, **texts)
+        notes: dict[str, Any] = {name: dict(value.get(name, {})) for name in ("settings", "sufficiency")}
+        return cls(inputs, targets, status=status, kept=kept, **notes, **numbers, **texts)
 
     def __str__(self) -> str:
         return json.dumps({target: list(self.graph.parents(target)) for target in self.targets}, indent=1)
@@ -266,6 +270,7 @@ def decide(
         why=dict(evidence.why),
         needs=dict(evidence.needs),
         settings=settings,
+        sufficiency=dict(evidence.sufficiency),
     )
 
 

@@ -35,6 +35,9 @@ class Evidence:
     """(input, target) -> what would decide: how many rows of which kind"""
     echo: np.ndarray | None = None
     """True where only an assumption distinguishes the input from a hidden cause: not kept, unless forced"""
+    sufficiency: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """target -> how much worse its kept inputs predict it than all inputs: "loss" (a share of the error), "p", and
+    "reopened" (names of inputs that are undetermined for that reason); empty where the test does not ask"""
 
 
 class IndependenceTest(ABC):

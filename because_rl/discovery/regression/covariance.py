@@ -133,8 +133,8 @@ def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level:
     the variances, the median over pairs of columns.
 
     Dependence that averages out has to be seen by the projected test, whose critical value is larger, and which the
-    dependence between its folds costs a factor of sqrt(2). It may lie where r_y is large: of n rows 3 n / kurtosis count,
-    which is n for a normal r_y and three times the number of events for an event that is rare.
+    dependence between its folds costs a factor of sqrt(2). It may lie where r_y is large: of n rows 3 n / kurtosis
+    count, which is n for a normal r_y and three times the number of events for an event that is rare.
 
     inf where there are too few episodes for the projected test.
 

@@ -7,11 +7,11 @@ this target uses deviations from the mean of the episode ("fixed effects"):
 
     y_t = f(x_t) + u + e_t    =>    y_t - mean(y) = f(x_t) - mean(f(x)) + e_t - mean(e).
 
-The price is whatever varies only between episodes. So targets without such a shift are tested on all variation. There is
-one if either of these holds for f, fitted on all variation:
+The price is whatever varies only between episodes. So targets without such a shift are tested on all variation. There
+is one if either of these holds for f, fitted on all variation:
 
-- Analysis of variance of r = y - f(x) between episodes: F is significant, and the share of r's variance that is constant
-  in episodes may be `LEAST_SHARE` or more (the upper end of its interval).
+- Analysis of variance of r = y - f(x) between episodes: F is significant, and the share of r's variance that is
+  constant in episodes may be `LEAST_SHARE` or more (the upper end of its interval).
 - f explains u through its proxies among the inputs, so that little is left in r. But then f predicts the deviations
   from the episode's mean worse than a regression that was fitted on them.
 
@@ -37,7 +37,7 @@ LEAST_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Variation:
-    """What counts in an analysis: all variation, or with `starts` (the first rows of episodes) only that within them."""
+    """What counts in an analysis: all variation, or only that within episodes, whose first rows are `starts`."""
 
     starts: np.ndarray | None = None
 

@@ -1,8 +1,8 @@
 """Transitions prepared for regression: columns standardised, rows in a canonical order, folds of whole episodes.
 
 Margins are robust: an angle enters as its sine and cosine and changes along the shorter way round, and changes of
-continuous columns are clipped far outside of their usual range, so that neither a logged jump nor a heavy tail outweighs
-all other rows. (Independence survives any function of a target, so clipping cannot make an edge.)
+continuous columns are clipped far outside of their usual range, so that neither a logged jump nor a heavy tail
+outweighs all other rows. (Independence survives any function of a target, so clipping cannot make an edge.)
 
 Everything random downstream (folds, kernel centres) is drawn on the canonical order, so the result does not
 depend on the order in which rows or factors are given, nor on the units of continuous columns.
@@ -21,7 +21,6 @@ from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.factors import Factor
 from because_rl.rng import stream
-
 
 FAR = 10.0
 """Robust standard deviations beyond which changes are clipped."""
@@ -139,6 +138,7 @@ def _regressors(factor: Factor, values: np.ndarray) -> np.ndarray:
     """The columns that stand for a factor: sine and cosine of an angle, else its values."""
     if factor.type != "angle":
         return values
+    assert factor.period is not None
     turn = values * (2 * np.pi / factor.period)
     return np.hstack([np.sin(turn), np.cos(turn)])
 

@@ -1,0 +1,250 @@
+"""Every input against one target: the tests, their power, and what these data cannot decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from because_rl.discovery.independence.base import Evidence
+from because_rl.discovery.regression.analysis import Analysis, FullFit, Regressions, Source
+from because_rl.discovery.regression.covariance import combine, covariance_test, detectable_effect, projected_test
+from because_rl.discovery.regression.engine import Engine
+from because_rl.discovery.regression.margins import Prepared, Target
+from because_rl.discovery.regression.redundancy import loss, loss_after_pruning, relatives, variation
+from because_rl.discovery.regression.sufficiency import Sufficiency, compare, restore
+from because_rl.discovery.regression.threads import cores, thread_map
+
+LEAST_VARIATION = 0.1
+"""Share of an input's variance in the rows where the target moves; with less, a large p-value is not informative."""
+DOUBT = 0.1
+"""Share of `least_effect` that a redundant input must explain, once its relatives are pruned, to count as possible."""
+FEW, RARE = 200, 0.05
+"""Rows in which a target moves, and their share of all rows. With fewer, a small effect with a small p-value is no
+answer: the regression that measures effects has too little to learn from."""
+
+
+class Criteria(NamedTuple):
+    """What counts; the fields of `ResidualTest`."""
+
+    level: float
+    least_effect: float
+    excluding_effect: float
+    redundant: float
+    thorough: int
+
+
+@dataclass
+class TargetTest:
+    """Every input against one target: writes column j of the evidence."""
+
+    test: Criteria
+    data: Prepared
+    regressions: Regressions
+    target: Target
+    j: int
+    hidden: set[str]
+    """names of the targets that a hidden cause shifts"""
+    constant: set[int]
+    """inputs that never change in an episode"""
+    echoes: set[int]
+    """those of them that are not known to be causes"""
+    out: Evidence
+
+    def run(self) -> None:
+        own, name = self.target.own, self.target.factor.name
+        others = [i for i in range(len(self.data.inputs)) if i != own]
+        if name not in self.regressions.pooled.fits:  # the target never changes, so no other input moves it
+            self.out.detectable[self.data.input_place[others], self.j] = 0
+        elif name in self.hidden:
+            self._test(self.regressions.within, [i for i in others if i not in self.constant])
+            self._test(self.regressions.pooled, [i for i in others if i in self.constant])
+        else:
+            self._test(self.regressions.pooled, others)
+        analysis = self.regressions.within if name in self.hidden else self.regressions.pooled
+        if own is not None:
+            self._test_own(analysis)
+        if name in analysis.fits:
+            self._check_sufficiency(analysis)
+
+    def _check_sufficiency(self, analysis: Analysis) -> None:
+        """Reopen excluded inputs without which the mask predicts worse than all inputs (`sufficiency`)."""
+        data, test, out, place = self.data, self.test, self.out, self.data.input_place
+        full_fit, starts = analysis.fits[self.target.factor.name], analysis.variation.starts
+        inputs = [i for i in range(len(data.inputs)) if i not in self.echoes]
+
+        def predict(kept: set[int]) -> np.ndarray:
+            keep = np.zeros_like(full_fit.problem.keep)
+            keep[[c for i in kept for c in data.columns[i]]] = 1
+            problem = full_fit.problem._replace(keep=keep)
+            return self.regressions.engine.cross_fit([problem], [full_fit.kernel], starts)[0][1]
+
+        full = predict(set(inputs)) if self.echoes else full_fit.prediction
+
+        def check(kept: set[int]) -> Sufficiency:
+            return compare(full_fit.problem.target, predict(kept), full, data.starts, analysis.variation)
+
+        effect, detectable = out.effect[place, self.j], out.detectable[place, self.j]
+        excluded = [
+            i
+            for i in inputs
+            if i != self.target.own and effect[i] < test.least_effect and detectable[i] <= test.excluding_effect
+        ]
+        excluded.sort(key=lambda i: (-effect[i], out.p[place[i], self.j]))
+        result = restore(check, set(inputs) - set(excluded), excluded, test.least_effect)
+        for i in result.reopened:
+            self._undetermined(i, f"without it the mask predicts {self.target.factor.name} worse than all inputs do")
+        names = [data.inputs[i].name for i in result.reopened]
+        out.sufficiency[self.target.factor.name] = {"loss": result.loss, "p": result.p, "reopened": names}
+
+    def _test(self, analysis: Analysis, inputs: list[int]) -> None:
+        """Test these inputs against the change of the target."""
+        if not inputs:
+            return
+        engine, test = self.regressions.engine, self.test
+        full_fit, sources = analysis.fits[self.target.factor.name], analysis.sources
+        y, full = full_fit.problem.target, full_fit.prediction
+        problems = {i: full_fit.problem._replace(keep=sources[i].keep) for i in inputs}
+        predictions = engine.predict_substituted(list(problems.values()), full_fit.fit, self._predicted(analysis))
+        substituted = dict(zip(inputs, predictions, strict=True))
+        square = analysis.variation.mean_square
+        error = square(y - full)
+        refitted = [
+            i for i in inputs if len(y) <= test.thorough or loss(square(y - substituted[i]), error) >= test.least_effect
+        ]
+        kernels = [full_fit.kernel] * len(refitted)
+        fits = engine.cross_fit([problems[i] for i in refitted], kernels, analysis.variation.starts)
+        reduced = substituted | {i: prediction for i, (_, prediction) in zip(refitted, fits, strict=True)}
+        threads = max(1, cores() // engine.concurrent_targets)
+        thread_map(lambda i: self._compare(analysis, i, y, full, reduced[i], substituted[i]), inputs, threads=threads)
+        self._explain(analysis, full_fit, inputs)
+
+    def _predicted(self, analysis: Analysis) -> np.ndarray:
+        """(n, p) every input as the others predict it."""
+        predicted = np.zeros_like(self.regressions.engine.x)
+        for source in analysis.sources:
+            predicted[:, source.columns] = source.prediction
+        return predicted
+
+    def _test_own(self, analysis: Analysis) -> None:
+        """Test the last value against the level, last value + change: the change contains the last value."""
+        engine, target, i = self.regressions.engine, self.target, self.target.own
+        assert i is not None
+        own = analysis.sources[i]
+        full_fit, starts = analysis.fits.get(target.factor.name), analysis.variation.starts
+        mixed = np.where(own.keep > 0, engine.x, self._predicted(analysis))
+        kernel = own.kernel
+        if full_fit is not None:
+            kernel = kernel._replace(metric=kernel.metric + full_fit.kernel.metric)
+        problem = engine.problem(f"level {target.factor.name}", target.level, own.keep)
+        reduced = engine.cross_fit([problem], [kernel], starts)[0][1]
+        if target.persist is None or target.gain is None:
+            fit, full = engine.cross_fit([problem._replace(keep=np.ones_like(own.keep))], [kernel], starts)[0]
+            substituted = engine.predict(fit, mixed)
+        else:
+            change = target.moves * 0 if full_fit is None else full_fit.prediction
+            substituted_change = change if full_fit is None else engine.predict(full_fit.fit, mixed)
+            full = engine.x[:, own.columns] @ target.persist + change @ target.gain
+            substituted = own.prediction @ target.persist + substituted_change @ target.gain
+        self._compare(analysis, i, target.level, full, reduced, substituted)
+        if variation(own.residual, target.level) < LEAST_VARIATION:
+            self._undetermined(i, _redundancy_reason(self.data, engine, analysis.sources, i))
+
+    def _compare(
+        self, analysis: Analysis, i: int, y: np.ndarray, full: np.ndarray, reduced: np.ndarray, substituted: np.ndarray
+    ) -> None:
+        """Test input i, from predictions of y: with all inputs, without i, and with i replaced by its prediction."""
+        data, out, source = self.data, self.out, analysis.sources[i]
+        place, centre, square = (data.input_place[i], self.j), analysis.variation.centre, analysis.variation.mean_square
+        ry = centre(y - reduced)
+        rx, direction = source.residual, source.basis.remove(centre(full - substituted))
+        if self._is_redundant(source, y):
+            projection = source.basis.where_moving(centre(reduced))
+            rx, direction = projection.remove(rx), projection.remove(direction)
+        t, p_covariance = covariance_test(rx, ry, data.starts)
+        z, p_projected = projected_test(direction, ry, data.starts, data.folds)
+        out.p[place], out.statistic[place] = combine(p_covariance, p_projected), max(t, z)
+        out.effect[place] = loss(np.minimum((ry**2).mean(0), square(y - substituted)), square(y - full))
+        out.detectable[place] = detectable_effect(rx, ry, data.starts, self.test.level)
+
+    def _is_redundant(self, source: Source, y: np.ndarray) -> bool:
+        """Whether, where y moves, the other inputs predict so much of this one that its test is in doubt."""
+        return variation(source.residual, y) < 1 - self.test.redundant
+
+    def _lacks_variation(self, source: Source, i: int, y: np.ndarray) -> bool:
+        """Whether an input varies too little of its own accord.
+
+        For states that move together, a tenth of their variance is enough. For an action that follows from the state
+        it is not: the policy that logged it never tried the alternatives (positivity fails).
+        """
+        is_state = self.data.inputs[i].name in {target.factor.name for target in self.data.targets}
+        return variation(source.residual, y) < (LEAST_VARIATION if is_state else 1 - self.test.redundant)
+
+    def _undetermined(self, i: int, why: str, needs: str = "") -> None:
+        """The data cannot decide whether input i matters."""
+        pair = self.data.inputs[i].name, self.target.factor.name
+        self.out.detectable[self.data.input_place[i], self.j], self.out.why[pair] = np.inf, why
+        if needs:
+            self.out.needs[pair] = needs
+
+    def _explain(self, analysis: Analysis, full_fit: FullFit, inputs: list[int]) -> None:
+        """Decide which inputs, other than clear edges, these data cannot judge, and why."""
+        test, out, least = self.test, self.out, self.test.least_effect
+        place, y = (lambda i: (self.data.input_place[i], self.j)), full_fit.problem.target
+        open_inputs = [i for i in inputs if not (out.p[place(i)] < test.level and out.effect[place(i)] >= least)]
+        moved = int((np.abs(y - np.median(y, axis=0)) > 1e-9).any(1).sum())
+        few, name = moved < FEW and moved < RARE * len(y), self.target.factor.name
+        redundant = []
+        for i in open_inputs:
+            detectable, source = out.detectable[place(i)], analysis.sources[i]
+            if few and out.p[place(i)] < test.level:
+                reason = f"{name} moved only {moved} times, too few to measure an effect"
+                self._undetermined(i, reason, f"about {FEW} rows in which {name} moves")
+            elif variation(self.regressions.engine.x[:, source.columns], y) < LEAST_VARIATION:
+                self._undetermined(
+                    i,
+                    f"where {name} moves, {self.data.inputs[i].name} hardly varies",
+                    f"rows in which {name} moves at other values of {self.data.inputs[i].name}",
+                )
+            elif self._lacks_variation(source, i, y):
+                redundant.append(i)
+            elif detectable > test.excluding_effect:
+                self._lacks_power(i, detectable)
+            elif out.effect[place(i)] >= least:
+                pair = self.data.inputs[i].name, name
+                out.why[pair] = f"its effect counts, but may be chance: p is not below {test.level:g}"
+                out.needs[pair] = "more episodes like these"
+        self._judge_redundant(analysis, full_fit, redundant)
+
+    def _lacks_power(self, i: int, detectable: float) -> None:
+        pair = self.data.inputs[i].name, self.target.factor.name
+        episodes, least = len(self.data.starts), self.test.excluding_effect
+        if np.isinf(detectable):
+            self.out.why[pair], wanted = "too few episodes for a test of interactions", 30
+        else:
+            self.out.why[pair] = f"only an effect of {detectable:.2g} would have been seen; {least:g} is needed"
+            wanted = int(np.ceil(episodes * detectable / least))
+        self.out.needs[pair] = f"about {wanted:,} episodes like these {episodes:,}"
+
+    def _judge_redundant(self, analysis: Analysis, full_fit: FullFit, inputs: list[int]) -> None:
+        """An input with too little variation of its own is undetermined, unless the target needs neither it nor those
+        from which it follows."""
+        engine, prune_max, loss_max = (
+            self.regressions.engine,
+            self.test.least_effect / 3,
+            self.test.least_effect * DOUBT,
+        )
+        arguments = inputs, self.data.columns, prune_max, loss_max
+        losses = loss_after_pruning(engine, full_fit.problem, full_fit.kernel, *arguments)
+        for i, loss_without in zip(inputs, losses, strict=True):
+            if loss_without > loss_max:
+                name = self.data.inputs[i].name
+                reason = _redundancy_reason(self.data, engine, analysis.sources, i)
+                self._undetermined(i, reason, f"rows in which {name} varies while these stay")
+
+
+def _redundancy_reason(data: Prepared, engine: Engine, sources: list[Source], i: int) -> str:
+    share = 1 - (sources[i].residual ** 2).mean()
+    names = [data.inputs[k].name for k in relatives(engine.spread, data.columns, i)][:4]
+    return f"{data.inputs[i].name} follows from the other inputs (R2 {share:.3f}); it goes with {', '.join(names)}"
