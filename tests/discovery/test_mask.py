@@ -91,6 +91,7 @@ class Gated(Oracle):
     """A test with a least effect that counts."""
 
     least_effect = 0.02
+    excluding_effect = 0.03
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,8 @@ class Gated(Oracle):
         (1e-9, 0.001, 0.1, "undetermined"),
         (0.7, 0.001, 0.01, "excluded"),
         (0.7, 0.001, 0.02, "excluded"),
-        (0.7, 0.001, 0.03, "undetermined"),
+        (0.7, 0.001, 0.03, "excluded"),
+        (0.7, 0.001, 0.04, "undetermined"),
         (0.7, 0.001, np.inf, "undetermined"),
         (0.7, 0.5, 0.01, "undetermined"),  # a large effect is never excluded, however large its p
         (1.0, 0.02, 0.0, "undetermined"),
