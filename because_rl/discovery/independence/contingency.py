@@ -26,7 +26,7 @@ from itertools import pairwise
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from scipy.stats import gamma
+from scipy.special import gammaincc, gammainccinv
 
 LAGS = 16
 """Lags within an episode that have a correlation of their own; longer ones share one."""
@@ -202,23 +202,24 @@ class PermutationTest:
         null = self._null[:done]
         mean, variance, value = float(null.mean()), float(null.var()), self.observed
         larger, as_large = _counts(null, value)
+        extreme = larger == 0
         raise_mean, raise_variance = 1.0, 1.0
         if (1 + larger) / (1 + done) < 0.2 and variance > 0:
             raise_mean, raise_variance = self.design
         tail = 1.0
         if raise_mean > 1 or raise_variance > 1:
-            tail = float(_gamma(mean * raise_mean, variance * raise_variance).sf(value))
-            matched = float(_gamma(mean, variance).isf(tail)) if tail > 0 else np.inf
+            tail = upper_tail(value, mean * raise_mean, variance * raise_variance)
+            matched = upper_quantile(tail, mean, variance) if tail > 0 else np.inf
             value = min(value, matched)
             larger, as_large = _counts(null, value)
         far = done >= 999 and variance > 0 and larger == as_large == 0 and value > mean + FAR * variance**0.5
         p = (1 + (larger + as_large) / 2) / (1 + done)
         if far:
-            p = min(p, tail, float(_gamma(mean, variance).sf(value)))
+            p = min(p, tail, upper_tail(value, mean, variance))
         mean, variance = mean * raise_mean, variance * raise_variance
         excess = self.observed - mean
         z = excess / max(variance**0.5, 1e-12)
-        return PairResult(p, z, excess, self.left, mean, variance, larger == 0), as_large, far
+        return PairResult(p, z, excess, self.left, mean, variance, extreme), as_large, far
 
 
 def _counts(null: np.ndarray, value: float) -> tuple[int, int]:
@@ -226,8 +227,14 @@ def _counts(null: np.ndarray, value: float) -> tuple[int, int]:
     return int((null > value + 1e-9).sum()), int((null >= value - 1e-9).sum())
 
 
-def _gamma(mean: float, variance: float):  # type: ignore[no-untyped-def]
-    return gamma(mean**2 / variance, scale=variance / mean)
+def upper_tail(value: float, mean: float, variance: float) -> float:
+    """P(X > value) for X with a gamma distribution of this mean and variance."""
+    return float(gammaincc(mean**2 / variance, value * mean / variance))
+
+
+def upper_quantile(p: float, mean: float, variance: float) -> float:
+    """The value that X exceeds with probability p, for X with a gamma distribution of this mean and variance."""
+    return float(gammainccinv(mean**2 / variance, p)) * variance / mean
 
 
 class _Shuffler:

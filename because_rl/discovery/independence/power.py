@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import chi2, gamma, norm
+from scipy.stats import chi2, norm
 
-from because_rl.discovery.independence.contingency import PairResult, entropy_given, off_mode, varies
+from because_rl.discovery.independence.contingency import PairResult, entropy_given, off_mode, upper_quantile, varies
 
 if TYPE_CHECKING:
     from because_rl.discovery.independence.gtest import Feature, Search
@@ -56,7 +56,7 @@ def excess_needed(mean: float, variance: float, threshold: float) -> float:
     """
     if variance <= 0:
         return math.inf
-    critical = float(gamma(mean**2 / variance, scale=variance / mean).isf(threshold)) - mean
+    critical = upper_quantile(threshold, mean, variance) - mean
     z = float(norm.ppf(POWER))
     return critical + z * z + z * math.sqrt(z * z + 2 * critical + variance)
 
@@ -128,9 +128,12 @@ class Verdicts:
                     limit, feature = of_relation, relation
         if limit.share <= self.least or not limit.why:
             return limit.share, limit.why, ""
-        varied = f"{name} varied" if len(feature) == 1 else f"{feature[0]} != {feature[1]}"
+        context = self._context(self.there, *feature)
+        if len(feature) == 2:
+            size = np.bincount(search.strata(search.blanket - {feature})[self.there])
+            return limit.share, limit.why, f"{self._few(size)} rows with {context}{feature[0]} != {feature[1]}"
         more = max(1, self._rows_needed() - limit.rows)
-        return limit.share, limit.why, f"about {more} rows with {self._context(self.there, *feature)}{varied}"
+        return limit.share, limit.why, f"about {more} rows with {context}{name} varied"
 
     def _weak(self, name: str, result: PairResult, effect: float, limit: float) -> tuple[str, str]:
         """Reason and need of a pair that could have been tested but neither is significant nor small."""
@@ -160,19 +163,21 @@ class Verdicts:
             return _Detectable(math.inf, 0, "it never varies")
         strata = search.strata(given)
         vary = varies(code, strata)
-        rows, size, why = vary & self.there, int(self.there.sum()), ""
+        there = np.isin(strata, strata[self.there])
+        rows, size, why = vary & there, int(there.sum()), ""
         if not rows.any():
             determining = self._determining(feature)
             if determining is None:
                 quoted = f"'{label}'" if len(feature) == 2 else label
                 reason = f"{quoted} never varies in the situations in which {target} changes"
                 return _Detectable(math.inf, 0, reason)
-            cause = " = ".join(determining)
             if not vary.any():
-                return _Detectable(math.inf, 0, f"{label} follows from {cause}: the rows cannot separate them")
+                return _Detectable(math.inf, 0, f"{label} follows from {self._source(feature)} in all rows")
+            cause = " = ".join(determining)
             why = f"where {target} changes, {label} follows from {cause}, which is taken to be the cause"
-            rows, size = vary, int(vary.sum())
+            rows, size = vary, 0
         contrast = off_mode(code[rows], strata[rows])
+        size = size or contrast
         differ = off_mode(search.y[rows], strata[rows])
         share = float(chi2.ppf(POWER, 2 * (differ + 1))) / 2 / contrast
         nats = excess_needed(result.null_mean, result.null_variance, self.threshold) * size / rows.sum()
@@ -200,6 +205,13 @@ class Verdicts:
                 if not varies(code[near], key[near]).any():
                     return member
         return None
+
+    def _source(self, feature: Feature) -> str:
+        """The member of the blanket that determines a feature in all rows, or all of them."""
+        search = self.search
+        members = sorted(search.blanket - {feature}, key=lambda f: (len(f), f))
+        single = [f for f in members if not varies(search.codes[feature], search.codes[f]).any()]
+        return " and ".join(" = ".join(f) for f in single[:1] or members)
 
     def _is_state(self, feature: Feature) -> bool:
         return any(name in self.states for name in feature)
