@@ -21,6 +21,7 @@ separately, as under the null, so a true dependence does not inflate the correct
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -149,9 +150,9 @@ class PermutationTest:
             self._design = design_effects(*self._rows)
         return self._design
 
-    def scan(self, permutations: int) -> PairResult:
-        """Quick: ends with the first permutation that reaches the observed G."""
-        return self._run(permutations, lambda p, count, done: count >= 1)
+    def scan(self, permutations: int, weakest: float = 0.0) -> PairResult:
+        """Quick: ends with the first permutation that reaches the observed G, and below z = `weakest`."""
+        return self._run(permutations, lambda result, count, done: count >= 1 or (done >= 99 and result.z < weakest))
 
     def result(self, permutations: int, threshold: float) -> PairResult:
         """The p-value, from more permutations the closer it is to the threshold.
@@ -161,14 +162,16 @@ class PermutationTest:
         mean over random ranks among ties.
         """
 
-        def enough(p: float, count: int, done: int) -> bool:
+        def enough(result: PairResult, count: int, done: int) -> bool:
             if done < 999:
-                return p >= 0.08 and count >= 20
-            return p > 4 * threshold or (done >= permutations and p < threshold / 4)
+                return result.p >= 0.08 and count >= 20
+            return result.p > 4 * threshold or (done >= permutations and result.p < threshold / 4)
 
         return self._run(4 * permutations, enough, (permutations,))
 
-    def _run(self, permutations: int, enough, stages: tuple[int, ...] = ()) -> PairResult:  # type: ignore[no-untyped-def]
+    def _run(
+        self, permutations: int, enough: Callable[[PairResult, int, int], bool], stages: tuple[int, ...] = ()
+    ) -> PairResult:
         if self._empty:
             return PairResult(1.0, 0.0, 0.0, self.left, 0.0, 0.0, False)
         summary = None
@@ -177,7 +180,7 @@ class PermutationTest:
                 break
             self._extend(stage)
             summary, count, far = self._summary(stage)
-            if far or enough(summary.p, count, stage):
+            if far or enough(summary, count, stage):
                 break
         assert summary is not None
         return summary
@@ -204,7 +207,7 @@ class PermutationTest:
         larger, as_large = _counts(null, value)
         extreme = larger == 0
         raise_mean, raise_variance = 1.0, 1.0
-        if (1 + larger) / (1 + done) < 0.2 and variance > 0:
+        if done >= 99 and (1 + larger) / (1 + done) < 0.2 and variance > 0:
             raise_mean, raise_variance = self.design
         tail = 1.0
         if raise_mean > 1 or raise_variance > 1:

@@ -205,7 +205,7 @@ class Search:
                 if len(feature) == 1:
                     sets += [self.blanket | {f} for f in self.outside() if len(f) == 1 and f != feature]
                 for given in sets:
-                    result = self._test(feature, given).scan(self.test.scan)
+                    result = self._test(feature, given).scan(self.test.scan, strongest[0] / 2 if strongest else 0.0)
                     if result.p <= 1 / (self.test.scan + 1) and (strongest is None or result.z > strongest[0]):
                         strongest = result.z, feature
             if strongest is None:
