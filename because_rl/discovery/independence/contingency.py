@@ -257,9 +257,7 @@ class _Shuffler:
         return out
 
 
-def design_effects(
-    x: np.ndarray, y: np.ndarray, strata: np.ndarray, episode: np.ndarray | None
-) -> tuple[float, float]:
+def design_effects(x: np.ndarray, y: np.ndarray, strata: np.ndarray, episode: np.ndarray | None) -> tuple[float, float]:
     """(tr V, tr V^2) / sum_b d_b of the module docstring, each at least 1.
 
     x, y, strata, episode: (n,), rows in logged order.
@@ -273,9 +271,7 @@ def design_effects(
     n_b, cell = np.bincount(strata), joint_codes(episode, strata)
     d_b = clusters[0].freedom * clusters[1].freedom
     # Pairs in one stratum, by lag, and those at longer lags together.
-    pairs = [
-        2.0 * np.bincount(strata[:-lag][_same(cell, lag)], minlength=len(n_b)) for lag in range(1, LAGS + 1)
-    ]
+    pairs = [2.0 * np.bincount(strata[:-lag][_same(cell, lag)], minlength=len(n_b)) for lag in range(1, LAGS + 1)]
     total = np.bincount(strata[np.unique(cell, return_index=True)[1]], np.bincount(cell) ** 2.0) - n_b
     pairs.append(total - sum(pairs))
     product = clusters[0].correlations(cell, pairs) * clusters[1].correlations(cell, pairs)
@@ -328,7 +324,9 @@ class _Clusters:
         chance = np.where(between > 0, -one_episode / np.maximum(between, 1), 0.0)
         products = []
         for lag in range(1, LAGS + 1):
-            alike = (self.code[lag:] == self.code[:-lag]) - self.p[lag:] - self.p[:-lag] + self.square[self.strata[lag:]]
+            alike = (
+                (self.code[lag:] == self.code[:-lag]) - self.p[lag:] - self.p[:-lag] + self.square[self.strata[lag:]]
+            )
             products.append(2.0 * alike[_same(cell, lag)].sum())
         products.append((one_episode - diagonal).sum() - sum(products))
         expected = np.array([(count * chance).sum() for count in pairs])

@@ -12,14 +12,16 @@ power, so for each target B is grown and shrunk to the target's parents, startin
   U = H(y | y's own last value), since a B that explains y leaves nothing of which x could explain a share.
 - *Detectable*, in the C rows of those strata of B in which y ever changes: the smaller of two, divided by n U. First,
   from the null of G / 2, with mean m and variance s^2 (gamma distribution, upper quantile q at the threshold), the
-  excess e with e - .84 sqrt(s^2 + 2 e) = q - m, that is, power .8. Second, where B leaves y almost no variation: x
-  differs from its usual value in m' rows, y in j; an effect that makes y differ in a share pi of those m' rows leaves
-  as few as j of them with probability below .2 from m' pi = chi2_{.8, 2 (j + 1)} / 2 on, which is C h(pi) nats
-  (h: binary entropy). The first is scaled from the rows in which x varies to all C.
+  excess e with e - .84 sqrt(s^2 + 2 e) = q - m, that is, power .8; it is scaled from the rows in which x varies to
+  all C. Second, where B leaves y almost no variation: x differs from its usual value in the stratum in m' rows, y in j
+  rows. An effect that makes y differ in a share pi of those m' rows leaves as few as j with probability below .05
+  from pi m' = chi2_{.95, 2 (j + 1)} / 2 on. If x differed in half of the rows, it would explain
+  C (h(pi / 2) - h(pi) / 2) nats (h: binary entropy). With j = 0 at least about ten rows m' are needed.
 - Infinite where x never varies in those strata, though it varies elsewhere (the deciding situation was never
-  logged), or where most changes of y happen at [x = x_k] and that never varies there. The exception is an x that there
-  follows from one member of B, both actions or both states: 'open' is 0 whenever 'pick' is 1. The member is taken to
-  be the cause, and x is judged by the rows in which it does vary.
+  logged), or where most changes of y happen at [x = x_k] and that never varies there. There are two exceptions, in
+  which a member of B determines x there, is taken to be the cause, and x is judged by the rows in which it does vary:
+  an action that is at rest while another acts ('open' is 0 whenever 'pick' is 1), and an x of which the member is a
+  function in all rows (where 'has_key' is 1 the place of the key is always 'none', and 'has_key' says no less).
 
 Assumptions: given the parents in B, rows of different episodes are independent; those of one episode may have hidden
 causes in common, unless these drive x too. Valid for: categorical and binary factors. Least n: 100, but the number of
@@ -89,13 +91,19 @@ class GTest(IndependenceTest):
         shape = (len(names), len(variables.y))
         out = Evidence(np.ones(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape), {}, {})
         values = {name: columns for name, columns in zip(names, variables.x, strict=True) if columns.shape[1] <= 2}
+        states = {target.name for target in variables.targets}
+        rest = {
+            name: (columns == 0).all(1) | (codes[name,] == np.bincount(codes[name,]).argmax())
+            for name, columns in zip(names, variables.x, strict=True)
+            if name not in states
+        }
         for j, (target, columns) in enumerate(zip(variables.targets, variables.y, strict=True)):
             own = target.name if target.name in names else None
             changed = np.ones(len(columns), bool)
             if own is not None:
                 changed = (variables.x[names.index(own)] != columns).any(1)
             search = Search(codes, row_codes(columns), target.name, own, variables.episode, seed, self)
-            verdicts = Verdicts(search, changed, {t.name for t in variables.targets}, values)
+            verdicts = Verdicts(search, changed, rest, values)
             for i, name in enumerate(names):
                 verdict = verdicts.verdict(name)
                 out.p[i, j], out.statistic[i, j] = verdict.p, verdict.z

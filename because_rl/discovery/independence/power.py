@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from because_rl.discovery.independence.gtest import Feature, Search
 
 POWER = 0.8
+ABSENCE = 0.95
+"""Probability with which an effect would have shown where the blanket leaves the target almost no variation."""
 MOSTLY = 0.5
 """Share of the target's changes at which two inputs are equal, from which their relation counts as a possible cause."""
 
@@ -48,6 +50,11 @@ def binary_entropy(share: float) -> float:
     return -sum(s * math.log(s) for s in (share, 1 - share) if s > 0)
 
 
+def explained_nats(share: float) -> float:
+    """Nats per row that x explains if it differs in half of the rows, and makes y differ in this share of those."""
+    return binary_entropy(share / 2) - binary_entropy(share) / 2
+
+
 def excess_needed(mean: float, variance: float, threshold: float) -> float:
     """Nats beyond chance that give p < threshold with probability .8, for G / 2 with this null mean and variance.
 
@@ -67,12 +74,12 @@ class Verdicts:
     Args:
         search: with the target's blanket.
         changed: (n,) whether the target's value changes.
-        states: names of the state factors; other inputs are actions.
+        rest: action -> (n,) whether it is at rest: absent, or at its most frequent value.
         values: name -> columns of the inputs that have at most two, to say their values.
     """
 
-    def __init__(self, search: Search, changed: np.ndarray, states: set[str], values: dict[str, np.ndarray]):
-        self.search, self.changed, self.states, self.values = search, changed, states, values
+    def __init__(self, search: Search, changed: np.ndarray, rest: dict[str, np.ndarray], values: dict[str, np.ndarray]):
+        self.search, self.changed, self.rest, self.values = search, changed, rest, values
         self.threshold, self.least = search.test.threshold, search.test.least_effect
         blanket = search.strata(search.blanket)
         self.there = np.isin(blanket, blanket[changed]) if changed.any() else np.ones(len(changed), bool)
@@ -130,7 +137,7 @@ class Verdicts:
             return limit.share, limit.why, ""
         context = self._context(self.there, *feature)
         if len(feature) == 2:
-            size = np.bincount(search.strata(search.blanket - {feature})[self.there])
+            size = np.bincount(search.strata(search.blanket | {search.partner(feature, name)})[self.there])
             return limit.share, limit.why, f"{self._few(size)} rows with {context}{feature[0]} != {feature[1]}"
         more = max(1, self._rows_needed() - limit.rows)
         return limit.share, limit.why, f"about {more} rows with {context}{name} varied"
@@ -166,26 +173,26 @@ class Verdicts:
         there = np.isin(strata, strata[self.there])
         rows, size, why = vary & there, int(there.sum()), ""
         if not rows.any():
+            if not vary.any():
+                return _Detectable(math.inf, 0, f"{label} follows from {self._source(feature)} in all rows")
             determining = self._determining(feature)
             if determining is None:
                 quoted = f"'{label}'" if len(feature) == 2 else label
                 reason = f"{quoted} never varies in the situations in which {target} changes"
                 return _Detectable(math.inf, 0, reason)
-            if not vary.any():
-                return _Detectable(math.inf, 0, f"{label} follows from {self._source(feature)} in all rows")
             cause = " = ".join(determining)
             why = f"where {target} changes, {label} follows from {cause}, which is taken to be the cause"
             rows, size = vary, 0
         contrast = off_mode(code[rows], strata[rows])
         size = size or contrast
         differ = off_mode(search.y[rows], strata[rows])
-        share = float(chi2.ppf(POWER, 2 * (differ + 1))) / 2 / contrast
+        share = float(chi2.ppf(ABSENCE, 2 * (differ + 1))) / 2 / contrast
         nats = excess_needed(result.null_mean, result.null_variance, self.threshold) * size / rows.sum()
-        if share < 0.5:
-            nats = min(nats, size * binary_entropy(share))
+        if share < 1:
+            nats = min(nats, size * explained_nats(share))
         if not self.scale:  # the target never changes: the share of rows in which it would
-            return _Detectable(share if share < 0.5 else math.inf, contrast, why or self._few_reason(label, contrast))
-        limit = nats / self.scale
+            nats = share if share < 1 else math.inf
+        limit = nats / (self.scale or 1.0)
         if limit > self.least and not why:
             why = self._few_reason(label, contrast)
         return _Detectable(limit, contrast, why)
@@ -195,15 +202,19 @@ class Verdicts:
         return f"{label} differs from its usual value in only {contrast} rows{where}"
 
     def _determining(self, feature: Feature) -> Feature | None:
-        """The member of the blanket, state or action like the feature, that determines it where the target changes."""
+        """The member of the blanket that determines a feature where the target changes and counts as the cause."""
         search = self.search
         code = search.codes[feature]
-        for member in sorted(search.blanket - {feature}):
-            if self._is_state(member) == self._is_state(feature) and not set(member) & set(feature):
-                key = search.codes[member]
-                near = np.isin(key, key[self.there])
-                if not varies(code[near], key[near]).any():
-                    return member
+        for member in sorted(search.blanket - {feature}, key=lambda f: (len(f), f)):
+            key = search.codes[member]
+            near = np.isin(key, key[self.there])
+            if set(member) & set(feature) or varies(code[near], key[near]).any():
+                continue
+            coarser = not varies(key, code).any()  # the member is a function of the feature
+            if member[0] in self.rest and len(feature) == 1 and feature[0] in self.rest:
+                coarser |= bool(self.rest[feature[0]][self.there].all())
+            if coarser:
+                return member
         return None
 
     def _source(self, feature: Feature) -> str:
@@ -213,20 +224,16 @@ class Verdicts:
         single = [f for f in members if not varies(search.codes[feature], search.codes[f]).any()]
         return " and ".join(" = ".join(f) for f in single[:1] or members)
 
-    def _is_state(self, feature: Feature) -> bool:
-        return any(name in self.states for name in feature)
-
     def _without(self, feature: Feature) -> np.ndarray:
         return self.search.strata(self.search.blanket - {feature})
 
     def _rows_needed(self) -> int:
         """Rows in which an input must differ for an effect that counts to show."""
-        size = max(1, int(self.there.sum()))
-        most = self.least if not self.scale else self.least * self.scale / size
-        share = most
+        share = self.least
         if self.scale:
-            share = 0.5 if most >= math.log(2) else brentq(lambda s: binary_entropy(s) - most, 1e-9, 0.5)
-        return math.ceil(float(chi2.ppf(POWER, 2)) / 2 / max(share, 1e-6))
+            most = self.least * self.scale / int(self.there.sum())
+            share = 1.0 if most >= math.log(2) else brentq(lambda s: explained_nats(s) - most, 1e-9, 1.0)
+        return math.ceil(float(chi2.ppf(ABSENCE, 2)) / 2 / share)
 
     def _few(self, size: np.ndarray) -> str:
         """Rows that make p small when each is the exception among the rows of its stratum."""
