@@ -127,7 +127,8 @@ class Verdicts:
 
     def _outside(self, name: str, result: PairResult) -> tuple[float, str, str]:
         search = self.search
-        limit, feature = self._detectable((name,), result), (name,)
+        feature: Feature = (name,)
+        limit = self._detectable(feature, result)
         for relation in search.relations:
             if name in relation and relation not in search.blanket and self._suspect(relation):
                 of_relation = self._detectable(relation, search.result(relation, search.blanket))
