@@ -16,7 +16,9 @@ with m_bb' the pairs of rows of one episode in b and b'. For independent rows bo
 correction of second order, the null of G is taken to have the permutations' mean times tr V / sum d_b and their
 variance times tr V^2 / sum d_b: G is replaced by the value with the same tail probability under the gamma
 distribution of the permutations' moments as G has under that of the corrected moments. r_x and r_y are estimated
-separately, as under the null, so a true dependence does not inflate the correction.
+separately, as under the null, so a true dependence does not inflate the correction. With E episodes the part that
+exceeds 1 is divided by 1 - 2 d r^2 / E (at least 1/4), r the larger of the mean r_x and r_y: codes that hardly change
+in an episode make tables as sparse as those of E rows, in which G is too large (the factor was found by simulation).
 """
 
 from __future__ import annotations
@@ -274,8 +276,11 @@ def design_effects(x: np.ndarray, y: np.ndarray, strata: np.ndarray, episode: np
     pairs = [2.0 * np.bincount(strata[:-lag][_same(cell, lag)], minlength=len(n_b)) for lag in range(1, LAGS + 1)]
     total = np.bincount(strata[np.unique(cell, return_index=True)[1]], np.bincount(cell) ** 2.0) - n_b
     pairs.append(total - sum(pairs))
-    product = clusters[0].correlations(cell, pairs) * clusters[1].correlations(cell, pairs)
-    design_b = 1 + sum(r * count for r, count in zip(product, pairs, strict=True)) / n_b
+    alike = np.stack([c.correlations(cell, pairs) for c in clusters])
+    # With few episodes the tables are as sparse as those of so many rows.
+    stickiest = float(np.clip(alike @ [p.sum() for p in pairs] / max(total.sum(), 1.0), 0.0, 1.0).max())
+    sparse = 1 / max(1 - 2 * float((d_b * n_b).sum() / n_b.sum()) * stickiest**2 / (int(episode[-1]) + 1), 0.25)
+    design_b = 1 + sparse * sum(r * count for r, count in zip(alike.prod(0), pairs, strict=True)) / n_b
     raised = float((d_b * design_b).sum() / d_b.sum())
     if raised <= 1:
         raised, design_b = 1.0, np.ones(len(n_b))
@@ -286,7 +291,7 @@ def design_effects(x: np.ndarray, y: np.ndarray, strata: np.ndarray, episode: np
     row, column, meets = meet.row[other], meet.col[other], meet.data[other]
     across = 0.0
     if len(meets):
-        link = meets * np.prod([c.correlation_across(row, column, meets, table) for c in clusters])
+        link = sparse * meets * np.prod([c.correlation_across(row, column, meets, table) for c in clusters])
         across = float((link**2 / (n_b[row] * n_b[column]) * np.sqrt(d_b[row] * d_b[column])).sum())
     return raised, max(raised, float(((d_b * np.maximum(design_b, 0) ** 2).sum() + across) / d_b.sum()))
 

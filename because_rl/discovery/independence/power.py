@@ -24,6 +24,8 @@ ABSENCE = 0.95
 MOSTLY = 0.5
 """Share of the target's changes at which two inputs are equal, from which their relation counts as a possible cause."""
 
+ALWAYS = " in all rows"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -137,6 +139,9 @@ class Verdicts:
         if limit.share <= self.least or not limit.why:
             return limit.share, limit.why, ""
         context = self._context(self.there, *feature)
+        if limit.why.endswith(ALWAYS):
+            opposite = limit.why.removesuffix(ALWAYS).replace(" follows", " does not follow")
+            return limit.share, limit.why, f"rows in which {opposite}"
         if len(feature) == 2:
             size = np.bincount(search.strata(search.blanket | {search.partner(feature, name)})[self.there])
             return limit.share, limit.why, f"{self._few(size)} rows with {context}{feature[0]} != {feature[1]}"
@@ -175,7 +180,7 @@ class Verdicts:
         rows, size, why = vary & there, int(there.sum()), ""
         if not rows.any():
             if not vary.any():
-                return _Detectable(math.inf, 0, f"{label} follows from {self._source(feature)} in all rows")
+                return _Detectable(math.inf, 0, f"{label} follows from {self._source(feature)}{ALWAYS}")
             determining = self._determining(feature)
             if determining is None:
                 quoted = f"'{label}'" if len(feature) == 2 else label
