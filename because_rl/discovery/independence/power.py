@@ -61,7 +61,7 @@ def excess_needed(mean: float, variance: float, threshold: float) -> float:
     """Nats beyond chance that give p < threshold with probability .8, for G / 2 with this null mean and variance.
 
     >>> round(excess_needed(0.5, 0.5, 0.05), 2), round(float(norm.isf(0.025) + norm.ppf(0.8)) ** 2 / 2, 2)
-    (4.27, 3.92)
+    (3.82, 3.92)
     """
     if variance <= 0:
         return math.inf
