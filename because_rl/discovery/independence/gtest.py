@@ -62,6 +62,7 @@ class GTest(IndependenceTest):
     name = "gtest"
     least_n = 100
     least_effect = 0.05
+    excluding_effect = 0.05
     parallel_in_threads = True  # nearly all of the time is spent in NumPy, on one core
 
     def __init__(self, alpha: float = 0.002, permutations: int = 9999, scan: int = 499, threshold: float = 0.002):
