@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from because_rl.discovery.independence.base import Evidence
 from because_rl.discovery.regression.analysis import Analysis, FullFit, Regressions, Source
-from because_rl.discovery.regression.covariance import combine, covariance_test, detectable_effect, projected_test
+from because_rl.discovery.regression.covariance import (
+    combine,
+    covariance_share,
+    covariance_test,
+    detectable_effect,
+    projected_test,
+)
 from because_rl.discovery.regression.engine import Engine
 from because_rl.discovery.regression.margins import Prepared, Target
 from because_rl.discovery.regression.redundancy import loss, loss_after_pruning, relatives, variation
@@ -20,6 +26,8 @@ LEAST_VARIATION = 0.1
 """Share of an input's variance in the rows where the target moves; with less, a large p-value is not informative."""
 DOUBT = 0.1
 """Share of `least_effect` that a redundant input must explain, once its relatives are pruned, to count as possible."""
+TRACE = 0.25
+"""Share of `least_effect` from which on a significant dependence is not excluded: regressions err, and hide effects."""
 FEW, RARE = 200, 0.05
 """Rows in which a target moves, and their share of all rows. With fewer, a small effect with a small p-value is no
 answer: the regression that measures effects has too little to learn from."""
@@ -51,6 +59,8 @@ class TargetTest:
     echoes: set[int]
     """those of them that are not known to be causes"""
     out: Evidence
+    traced: set[int] = field(default_factory=set)
+    """inputs of significant dependence, which is not negligible"""
 
     def run(self) -> None:
         own, name = self.target.own, self.target.factor.name
@@ -167,6 +177,9 @@ class TargetTest:
         out.p[place], out.statistic[place] = combine(p_covariance, p_projected), max(t, z)
         out.effect[place] = loss(np.minimum((ry**2).mean(0), square(y - substituted)), square(y - full))
         out.detectable[place] = detectable_effect(rx, ry, data.starts, self.test.level)
+        trace = max(out.effect[place], covariance_share(rx, ry), covariance_share(direction, ry))
+        if out.p[place] < self.test.level and trace >= TRACE * self.test.least_effect:
+            self.traced.add(i)
 
     def _is_redundant(self, source: Source, y: np.ndarray) -> bool:
         """Whether, where y moves, the other inputs predict so much of this one that its test is in doubt."""
@@ -207,6 +220,11 @@ class TargetTest:
                     f"where {name} moves, {self.data.inputs[i].name} hardly varies",
                     f"rows in which {name} moves at other values of {self.data.inputs[i].name}",
                 )
+            elif i in self.traced:
+                reason = (
+                    f"significant (p {out.p[place(i)]:.1g}), but its effect is measured as {out.effect[place(i)]:.2g}"
+                )
+                self._undetermined(i, reason, "more rows, for a more accurate regression")
             elif self._lacks_variation(source, i, y):
                 redundant.append(i)
             elif detectable > test.excluding_effect:

@@ -125,6 +125,16 @@ def projected_test(
     return combined, float(stats.norm.sf(combined))
 
 
+def covariance_share(rx: np.ndarray, ry: np.ndarray) -> float:
+    """The share of r_y's variance that is linear in r_x, of the pair of columns where it is largest.
+
+    >>> covariance_share(np.array([[1.0], [-1.0]]), np.array([[2.0], [-2.0]]))
+    1.0
+    """
+    variance = np.outer((rx**2).mean(0), (ry**2).mean(0))
+    return float(np.divide((rx.T @ ry / len(rx)) ** 2, variance, out=np.zeros_like(variance), where=variance > 0).max())
+
+
 def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level: float) -> float:
     """The least share of r_y's variance that x would have to explain to be seen at this level with probability .8.
 

@@ -29,8 +29,10 @@ from scipy import stats
 
 from because_rl.discovery.regression.redundancy import SMALL
 
-LEVEL = 0.01
-"""p-value below which there is a hidden cause."""
+LEVEL = 0.1
+"""p-value of F below which there may be a hidden cause: to miss one costs more than the power that caution costs."""
+BIASED_LEVEL = 0.01
+"""p-value below which a fit predicts deviations within episodes worse."""
 LEAST_SHARE = 0.05
 """Of the variance of r, or of the deviations that f predicts worse."""
 
@@ -96,4 +98,4 @@ def _biased(pooled: np.ndarray, within: np.ndarray, starts: np.ndarray) -> bool:
     t = np.divide(excess.mean(0) * np.sqrt(len(starts)), spread, out=np.zeros_like(spread), where=spread > 0)
     p = stats.t.sf(t, len(starts) - 1) * len(t)
     loss = (first.mean(0) - second.mean(0)) / (first.mean(0) + SMALL)
-    return bool(((p < LEVEL) & (loss >= LEAST_SHARE)).any())
+    return bool(((p < BIASED_LEVEL) & (loss >= LEAST_SHARE)).any())

@@ -1,8 +1,9 @@
 """Transitions prepared for regression: columns standardised, rows in a canonical order, folds of whole episodes.
 
-Margins are robust: an angle enters as its sine and cosine and changes along the shorter way round, and changes of
-continuous columns are clipped far outside of their usual range, so that neither a logged jump nor a heavy tail
-outweighs all other rows. (Independence survives any function of a target, so clipping cannot make an edge.)
+Margins are robust. An angle enters as its sine and cosine and changes along the shorter way round; a continuous column
+that jumps from one end of its range to the other is taken for one (`period_of`). Changes of continuous columns are
+clipped far outside of their usual range, so that neither a logged jump nor a heavy tail outweighs all other rows.
+(Independence survives any function of a target, so clipping cannot make an edge.)
 
 Everything random downstream (folds, kernel centres) is drawn on the canonical order, so the result does not
 depend on the order in which rows or factors are given, nor on the units of continuous columns.
@@ -19,9 +20,11 @@ from scipy.stats import rankdata
 
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
-from because_rl.factors import Factor
+from because_rl.factor import PERIODS, Factor, wrapped_difference
 from because_rl.rng import stream
 
+WRAPS = 5
+"""Jumps from end to end that show that a column wraps."""
 FAR = 10.0
 """Robust standard deviations beyond which changes are clipped."""
 
@@ -94,7 +97,9 @@ def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
     varying = [k for k, a in enumerate(raw_x) if _varies(a).any()]
     inputs, input_place = tuple(inputs[k] for k in varying), input_place[varying]
     raw_x = [raw_x[k] for k in varying]
-    blocks = [_scaled(_regressors(f, a)) for f, a in zip(inputs, raw_x, strict=True)]
+    after = {factor.name: y for factor, y in zip(targets, raw_y, strict=True)}
+    periods = [period_of(f, a, after.get(f.name)) for f, a in zip(inputs, raw_x, strict=True)]
+    blocks = [_scaled(_regressors(a, period)) for a, period in zip(raw_x, periods, strict=True)]
     ends = np.cumsum([0] + [b.shape[1] for b in blocks])
     out = []
     for factor, y in zip(targets, raw_y, strict=True):
@@ -102,10 +107,12 @@ def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
         if own is None:
             out.append(Target(factor, None, _scaled(y), None))
             continue
-        difference = factor.difference(y, raw_x[own])
-        if factor.type == "angle":
-            out.append(Target(factor, own, _scaled(_regressors(factor, y)), _scaled(_clipped(difference))))
+        period = periods[own]
+        if period is not None:
+            difference = wrapped_difference(y, raw_x[own], period)
+            out.append(Target(factor, own, _scaled(_regressors(y, period)), _scaled(_clipped(difference))))
             continue
+        difference = y - raw_x[own]
         difference[:, np.ptp(difference, axis=0) <= 1e-9 * np.ptp(y, axis=0)] = 0  # rounding
         if factor.is_continuous:
             difference = _clipped(difference)
@@ -134,12 +141,34 @@ def _by_name(factors: tuple[Factor, ...]) -> tuple[np.ndarray, tuple[Factor, ...
     return place, tuple(factors[k] for k in place)
 
 
-def _regressors(factor: Factor, values: np.ndarray) -> np.ndarray:
-    """The columns that stand for a factor: sine and cosine of an angle, else its values."""
-    if factor.type != "angle":
+def period_of(factor: Factor, values: np.ndarray, after: np.ndarray | None) -> float | None:
+    """The period of an angle, or of a continuous column that wraps; None for others.
+
+    A column wraps if it jumps by more than three quarters of its range, often enough to be no accident, and otherwise
+    moves by less than a quarter. Its period is its range, or a full turn if that is as near as the rows can show.
+
+    >>> angle = np.arange(0, 60, 0.1)[:, None] % (2 * np.pi)
+    >>> period_of(Factor("a", 0, 1, "continuous"), angle[:-1], angle[1:])
+    6.283185307179586
+    >>> period_of(Factor("a", 0, 1, "continuous"), angle[:50], angle[1:51])
+    """
+    if factor.type == "angle" or not factor.is_continuous:
+        return factor.period
+    if after is None or values.shape[1] != 1 or after.shape[1] != 1:
+        return None
+    low, high = min(values.min(), after.min()), max(values.max(), after.max())
+    step = np.abs(after - values) / max(high - low, 1e-300)
+    if (step > 0.75).sum() < WRAPS or ((step > 0.25) & (step <= 0.75)).any():
+        return None
+    width = float(high - low)
+    return next((turn for turn in PERIODS.values() if 0.95 * turn <= width <= turn * (1 + 1e-6)), width)
+
+
+def _regressors(values: np.ndarray, period: float | None) -> np.ndarray:
+    """The columns that stand for a factor: sine and cosine where it has a period, else its values."""
+    if period is None:
         return values
-    assert factor.period is not None
-    turn = values * (2 * np.pi / factor.period)
+    turn = values * (2 * np.pi / period)
     return np.hstack([np.sin(turn), np.cos(turn)])
 
 
