@@ -17,8 +17,9 @@ correction of second order, the null of G is taken to have the permutations' mea
 variance times tr V^2 / sum d_b: G is replaced by the value with the same tail probability under the gamma
 distribution of the permutations' moments as G has under that of the corrected moments. r_x and r_y are estimated
 separately, as under the null, so a true dependence does not inflate the correction. With E episodes the part that
-exceeds 1 is divided by 1 - 2 d r^2 / E (at least 1/4), r the larger of the mean r_x and r_y: codes that hardly change
-in an episode make tables as sparse as those of E rows, in which G is too large (the factor was found by simulation).
+exceeds 1 is divided by 1 - 2 k r^2 / E (at least 1/4), with r the larger of the mean r_x and r_y, and k + 1 values of x
+or y, whichever has more: codes that hardly change in an episode make tables as sparse as those of E rows, in which G is
+too large (the factor was found by simulation).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LAGS = 16
 """Lags within an episode that have a correlation of their own; longer ones share one."""
 STAGES = (19, 99, 499, 999)
 """Numbers of permutations after which the test may stop."""
-FAR = 10.0
+FAR = 7.0
 """Standard deviations above the mean, and above all of 999 permutations, at which G is clear without more."""
 
 
@@ -279,7 +280,8 @@ def design_effects(x: np.ndarray, y: np.ndarray, strata: np.ndarray, episode: np
     alike = np.stack([c.correlations(cell, pairs) for c in clusters])
     # With few episodes the tables are as sparse as those of so many rows.
     stickiest = float(np.clip(alike @ [p.sum() for p in pairs] / max(total.sum(), 1.0), 0.0, 1.0).max())
-    sparse = 1 / max(1 - 2 * float((d_b * n_b).sum() / n_b.sum()) * stickiest**2 / (int(episode[-1]) + 1), 0.25)
+    widest = max(float((c.freedom * n_b).sum() / n_b.sum()) for c in clusters)
+    sparse = 1 / max(1 - 2 * widest * stickiest**2 / (int(episode[-1]) + 1), 0.25)
     design_b = 1 + sparse * sum(r * count for r, count in zip(alike.prod(0), pairs, strict=True)) / n_b
     raised = float((d_b * design_b).sum() / d_b.sum())
     if raised <= 1:

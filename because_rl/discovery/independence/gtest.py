@@ -166,6 +166,8 @@ class Search:
         """members that explain the remaining entropy, but in too few rows for p < alpha"""
         self._grow()
         self._shrink()
+        if self._swap():
+            self._shrink()
         self._add_unproven()
 
     def strata(self, given: frozenset[Feature]) -> np.ndarray:
@@ -229,6 +231,23 @@ class Search:
             if results[weakest].p < self._level(weakest):
                 return
             self.blanket -= {weakest}
+
+    def _swap(self) -> bool:
+        """Replace members by features that explain more with no more strata; whether any was.
+
+        Of two inputs that nearly stand in for each other (an agent that does not pick, moves) the permutations' noise
+        may have chosen the one that explains less.
+        """
+        swapped, better = False, True
+        while better:
+            left = entropy_given(self.y, self.strata(self.blanket))
+            sets = {self.blanket - {f} | {g} for f in self.blanket - self.past for g in self.outside()}
+            sets = {s for s in sets if self.strata(s).max() <= self.strata(self.blanket).max()}
+            ranked = sorted((entropy_given(self.y, self.strata(s)), int(self.strata(s).max()), sorted(s)) for s in sets)
+            better = bool(ranked) and ranked[0][0] < left - 1e-9
+            if better:
+                self.blanket, swapped = frozenset(ranked[0][2]), True
+        return swapped
 
     def _add_unproven(self) -> None:
         """Add features that may explain the remaining entropy but vary too rarely for a small p-value."""
