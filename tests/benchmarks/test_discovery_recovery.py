@@ -81,7 +81,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_all_methods_get_the_same_rows_and_a_broken_one_does_not_stop_the_others(tmp_path, monkeypatch):
+def test_methods_share_rows_and_a_broken_one_stops_no_other(tmp_path, monkeypatch):
     rows = []
 
     def reports_nothing(data, seed):

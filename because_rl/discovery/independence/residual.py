@@ -38,6 +38,7 @@ import numpy as np
 from because_rl.discovery.independence.base import Evidence, IndependenceTest
 from because_rl.discovery.independence.target_test import Criteria, TargetTest
 from because_rl.discovery.regression.analysis import Regressions
+from because_rl.discovery.regression.covariance import FOLDS
 from because_rl.discovery.regression.engine import Budget
 from because_rl.discovery.regression.gpu_engine import make_engine
 from because_rl.discovery.regression.margins import Prepared, prepare
@@ -54,7 +55,7 @@ CONTEXT = "give {} the role 'context' if it is an allowed cause"
 class ResidualTest(IndependenceTest):
     """See the module docstring."""
 
-    folds: int = 5
+    folds: int = FOLDS
     """of whole episodes, for cross-fitting"""
     budget: Budget = field(default_factory=Budget)
     """of each regression"""

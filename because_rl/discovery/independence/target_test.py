@@ -28,6 +28,8 @@ DOUBT = 0.1
 """Share of `least_effect` that a redundant input must explain, once its relatives are pruned, to count as possible."""
 TRACE = 0.25
 """Share of `least_effect` from which on a significant dependence is not excluded: regressions err, and hide effects."""
+UNEXPLAINED = 1e-4
+"""Share of a target's change that its established causes may leave, if no other input could be one."""
 FEW, RARE = 200, 0.05
 """Rows in which a target moves, and their share of all rows. With fewer, a small effect with a small p-value is no
 answer: the regression that measures effects has too little to learn from."""
@@ -81,19 +83,14 @@ class TargetTest:
     def _check_sufficiency(self, analysis: Analysis) -> None:
         """Reopen excluded inputs without which the mask predicts worse than all inputs (`sufficiency`)."""
         data, test, out, place = self.data, self.test, self.out, self.data.input_place
-        full_fit, starts = analysis.fits[self.target.factor.name], analysis.variation.starts
+        full_fit = analysis.fits[self.target.factor.name]
         inputs = [i for i in range(len(data.inputs)) if i not in self.echoes]
-
-        def predict(kept: set[int]) -> np.ndarray:
-            keep = np.zeros_like(full_fit.problem.keep)
-            keep[[c for i in kept for c in data.columns[i]]] = 1
-            problem = full_fit.problem._replace(keep=keep)
-            return self.regressions.engine.cross_fit([problem], [full_fit.kernel], starts)[0][1]
-
-        full = predict(set(inputs)) if self.echoes else full_fit.prediction
+        full = self._predict(analysis, set(inputs)) if self.echoes else full_fit.prediction
 
         def check(kept: set[int]) -> Sufficiency:
-            return compare(full_fit.problem.target, predict(kept), full, data.starts, analysis.variation)
+            return compare(
+                full_fit.problem.target, self._predict(analysis, kept), full, data.starts, analysis.variation
+            )
 
         effect, detectable = out.effect[place, self.j], out.detectable[place, self.j]
         excluded = [
@@ -208,9 +205,9 @@ class TargetTest:
         open_inputs = [i for i in inputs if not (out.p[place(i)] < test.level and out.effect[place(i)] >= least)]
         moved = int((np.abs(y - np.median(y, axis=0)) > 1e-9).any(1).sum())
         few, name = moved < FEW and moved < RARE * len(y), self.target.factor.name
-        redundant = []
+        redundant, weak = [], []
         for i in open_inputs:
-            detectable, source = out.detectable[place(i)], analysis.sources[i]
+            source = analysis.sources[i]
             if few and out.p[place(i)] < test.level:
                 reason = f"{name} moved only {moved} times, too few to measure an effect"
                 self._undetermined(i, reason, f"about {FEW} rows in which {name} moves")
@@ -221,24 +218,43 @@ class TargetTest:
                     f"rows in which {name} moves at other values of {self.data.inputs[i].name}",
                 )
             elif i in self.traced:
-                reason = (
-                    f"significant (p {out.p[place(i)]:.1g}), but its effect is measured as {out.effect[place(i)]:.2g}"
-                )
+                p, effect = out.p[place(i)], out.effect[place(i)]
+                reason = f"significant (p {p:.1g}), but its effect is measured as {effect:.2g}"
                 self._undetermined(i, reason, "more rows, for a more accurate regression")
             elif self._lacks_variation(source, i, y):
                 redundant.append(i)
-            elif detectable > test.excluding_effect:
-                self._lacks_power(i, detectable)
+            elif out.detectable[place(i)] > test.excluding_effect:
+                weak.append(i)
             elif out.effect[place(i)] >= least:
                 pair = self.data.inputs[i].name, name
                 out.why[pair] = f"its effect counts, but may be chance: p is not below {test.level:g}"
                 out.needs[pair] = "more episodes like these"
         self._judge_redundant(analysis, full_fit, redundant)
+        if weak and self._explained(analysis, full_fit, set(inputs) - set(open_inputs)):
+            out.detectable[self.data.input_place[weak], self.j] = 0
+        else:
+            for i in weak:
+                self._lacks_power(i, out.detectable[place(i)])
+
+    def _explained(self, analysis: Analysis, full_fit: FullFit, established: set[int]) -> bool:
+        """Whether the established inputs leave nothing of the target unexplained that another input could explain."""
+        y, square = full_fit.problem.target, analysis.variation.mean_square
+        causes = established | ({self.target.own} if self.target.own is not None else set())
+        unexplained = square(y - self._predict(analysis, causes)) / np.maximum(square(y), 1e-300)
+        return bool((unexplained <= UNEXPLAINED).all())
+
+    def _predict(self, analysis: Analysis, kept: set[int]) -> np.ndarray:
+        """(n, w) the change of the target, held-out, from these inputs alone."""
+        full_fit = analysis.fits[self.target.factor.name]
+        keep = np.zeros_like(full_fit.problem.keep)
+        keep[[c for i in kept for c in self.data.columns[i]]] = 1
+        problem, starts = full_fit.problem._replace(keep=keep), analysis.variation.starts
+        return self.regressions.engine.cross_fit([problem], [full_fit.kernel], starts)[0][1]
 
     def _lacks_power(self, i: int, detectable: float) -> None:
         pair = self.data.inputs[i].name, self.target.factor.name
         episodes, least = len(self.data.starts), self.test.excluding_effect
-        if np.isinf(detectable):
+        if detectable == 1:
             self.out.why[pair], wanted = "too few episodes for a test of interactions", 30
         else:
             self.out.why[pair] = f"only an effect of {detectable:.2g} would have been seen; {least:g} is needed"

@@ -16,6 +16,8 @@ COVARIANCE_PART = 0.9
 """Share of the level that the covariance test gets; the projected test gets the rest."""
 
 
+FOLDS = 5
+"""Of whole episodes, for cross-fitting."""
 EPISODES_PER_FOLD = 5
 """Least number for the projected test."""
 
@@ -146,7 +148,7 @@ def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level:
     dependence between its folds costs a factor of sqrt(2). It may lie where r_y is large: of n rows 3 n / kurtosis
     count, which is n for a normal r_y and three times the number of events for an event that is rare.
 
-    inf where there are too few episodes for the projected test.
+    1, all of it, where there are too few episodes for the projected test.
 
     >>> rng = np.random.default_rng(0)
     >>> rx, ry = rng.normal(size=(2, 4000, 1))
@@ -154,17 +156,17 @@ def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level:
     0.013
     """
     groups, n, pairs = len(starts), len(rx), rx.shape[1] * ry.shape[1]
-    if groups < 5 * EPISODES_PER_FOLD:
-        return np.inf
+    if groups < FOLDS * EPISODES_PER_FOLD:
+        return 1.0
     products = (rx[:, :, None] * ry[:, None, :]).reshape(n, -1)
     error = np.add.reduceat(products, starts).std(0, ddof=1) * np.sqrt(groups) / n
     variance = np.outer((rx**2).mean(0), (ry**2).mean(0)).reshape(-1)
-    share = np.divide(error**2, variance, out=np.full_like(variance, np.inf), where=variance > 1e-24)
+    share = np.divide(error**2, variance, out=np.ones_like(variance), where=variance > 1e-24)
     power = stats.norm.isf(0.2)
     linear = stats.t.isf(level * COVARIANCE_PART / 2 / pairs, groups - 1) + power
     projected = np.sqrt(2) * (stats.norm.isf(level * (1 - COVARIANCE_PART)) + power)
     kurtosis = float(np.median((ry**4).mean(0) / np.maximum((ry**2).mean(0) ** 2, 1e-300)))
-    return float(max(np.median(share) * linear**2, kurtosis / 3 / n * projected**2))
+    return float(min(1.0, max(np.median(share) * linear**2, kurtosis / 3 / n * projected**2)))
 
 
 def combine(p_covariance: float, p_projected: float) -> float:
