@@ -253,6 +253,7 @@ def decide(
             place = inputs.index(source), targets.index(target)
             status[place], kept[place] = verdict, verdict == "forced"
     settings = test.settings() | {"threshold": threshold, "fdr": fdr, "n": len(variables)}
+    settings["rows_used"] = len(variables) if evidence.rows_used is None else evidence.rows_used
     return CausalMask(
         inputs,
         targets,

@@ -35,6 +35,8 @@ class Evidence:
     """(input, target) -> what would decide: how many rows of which kind"""
     echo: np.ndarray | None = None
     """True where only an assumption distinguishes the input from a hidden cause: not kept, unless forced"""
+    rows_used: int | None = None
+    """where the test drew a part of the rows; None: all"""
 
 
 class IndependenceTest(ABC):

@@ -8,7 +8,8 @@ with the conditional means from `regression` (each row is predicted from folds o
 from `covariance`, in which whole episodes are the unit of replication. Each input is regressed on the others once,
 each target on all inputs once; per pair only the linear algebra of the fit without x remains. Beyond `thorough` rows
 even that is skipped where it cannot matter: f(E[x|z], z) replaces E[y|z] wherever it already predicts so well that x
-cannot have an effect.
+cannot have an effect, and inputs that hardly change f are tested all at once (`screening`, which states its error).
+Beyond `max_rows` rows, whole episodes are drawn; the power is that of the rows used.
 
 - The target of a state factor is its *change*; only its own last value is tested against the level (`margins`).
 - A target that is shifted by something hidden and constant in episodes is tested on differences within episodes alone
@@ -31,19 +32,26 @@ Valid for: continuous, binary and mixed factors, of any width. Least n: 100 rows
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from because_rl.discovery.independence.base import Evidence, IndependenceTest
-from because_rl.discovery.regression.covariance import Basis, combine, covariance_test, detectable_effect, projected_test
-from because_rl.discovery.regression.engine import Budget, Engine, Problem
+from because_rl.discovery.independence.regressions import Analysis, FullFit, Regressions, Source
+from because_rl.discovery.regression.covariance import (
+    COVARIANCE_PART,
+    combine,
+    covariance_test,
+    detectable_effect,
+    projected_test,
+)
+from because_rl.discovery.regression.engine import Budget, Engine
 from because_rl.discovery.regression.gpu_engine import make_engine
-from because_rl.discovery.regression.hidden_cause import Variation, has_hidden_cause
-from because_rl.discovery.regression.kernel_ridge import Fit, LearnedKernel
 from because_rl.discovery.regression.margins import Prepared, Target, prepare
 from because_rl.discovery.regression.redundancy import loss, loss_after_pruning, relatives, variation
+from because_rl.discovery.regression.screening import SHARE, changes, covariance_tests
 from because_rl.discovery.regression.threads import cores, one_blas_thread, thread_map
+from because_rl.discovery.target_log import TargetLog
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 
@@ -55,6 +63,9 @@ DOUBT = 0.1
 FEW, RARE = 200, 0.05
 """Rows in which a target moves, and their share of all rows. With fewer, a small effect with a small p-value is no
 answer: the regression that measures effects has too little to learn from."""
+
+BLOCK = 16
+"""Targets that are regressed at a time."""
 
 ECHO = "{} never changes in an episode, so it cannot be distinguished from a hidden cause"
 CONTEXT = "give {} the role 'context' if it is an allowed cause"
@@ -72,6 +83,8 @@ class ResidualTest(IndependenceTest):
     """share of an input's variance, where the target moves, above which it counts as predicted by the others"""
     thorough: int = 5000
     """rows up to which every pair gets a fit of its own"""
+    max_rows: int = 50_000
+    """beyond which whole episodes are drawn at random: more rows add power that no verdict needs"""
     confounder: bool = True
     """whether there may be hidden causes that are constant in episodes"""
     level: float = 1e-4
@@ -82,18 +95,22 @@ class ResidualTest(IndependenceTest):
     excluding_effect: ClassVar[float] = 0.03
 
     def settings(self) -> dict[str, Any]:
-        return {"test": self.name, "least_effect": self.least_effect, "excluding_effect": self.excluding_effect} | asdict(self)
+        return {
+            "test": self.name,
+            "least_effect": self.least_effect,
+            "excluding_effect": self.excluding_effect,
+        } | asdict(self)
 
     def for_threshold(self, threshold: float) -> ResidualTest:
         return replace(self, level=threshold)
 
-    def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
+    def __call__(self, variables: Variables, seed: int = 0, log: TargetLog | None = None) -> Evidence:
         self.check_size(variables)
         with one_blas_thread():
-            return self._evidence(variables, seed)
+            return self._evidence(variables, seed, log or TargetLog())
 
-    def _evidence(self, variables: Variables, seed: int) -> Evidence:
-        data = prepare(variables, self.folds, seed)
+    def _evidence(self, variables: Variables, seed: int, log: TargetLog) -> Evidence:
+        data = prepare(variables, self.folds, seed, self.max_rows)
         if len(data.starts) < LEAST_EPISODES:
             raise BecauseError(
                 f"Got {len(data.starts)} episodes.",
@@ -102,18 +119,11 @@ class ResidualTest(IndependenceTest):
             )
         shape = (len(variables.inputs), len(variables.targets))
         blank = np.zeros(shape)
-        out = Evidence(blank + 1, blank.copy(), blank.copy(), blank + np.inf, {}, echo=blank != 0)
+        out = Evidence(blank + 1, blank.copy(), blank.copy(), blank + np.inf, {}, {}, blank != 0, len(data.x))
         if data.inputs:
-            regressions = _Regressions(data, make_engine(data.x, data.folds, self.budget, seed))
-            has_episodes = 2 * len(data.starts) <= len(data.x)
-            hidden = regressions.hidden() if self.confounder and has_episodes else set()
-            varying = [k for k, target in enumerate(data.targets) if target.level.shape[1]]
-
-            def test(k: int) -> None:
-                _TargetTest(self, data, regressions, data.targets[k], data.target_place[k], hidden, out).run()
-
-            thread_map(test, varying, threads=regressions.engine.concurrent_targets)
-            if self.confounder and has_episodes:
+            hidden_causes = self.confounder and 2 * len(data.starts) <= len(data.x)
+            self._test_targets(data, hidden_causes, seed, out, log)
+            if hidden_causes:
                 _mark_echoes(data, out)
         for i, source in enumerate(variables.inputs):
             for j, target_factor in enumerate(variables.targets):
@@ -123,92 +133,24 @@ class ResidualTest(IndependenceTest):
                     out.why.setdefault(pair, f"{constant} never varies in these data")
         return out
 
+    def _test_targets(self, data: Prepared, hidden_causes: bool, seed: int, out: Evidence, log: TargetLog) -> None:
+        """Write the columns of all targets that vary, block by block; those in the log are taken from there."""
+        varying = [k for k, target in enumerate(data.targets) if target.level.shape[1]]
+        waiting = [k for k in varying if not log.recall(data.target_place[k], out)]
+        if not waiting:
+            return
+        regressions = Regressions(data, make_engine(data.x, data.folds, self.budget, seed))
+        concurrent = regressions.engine.concurrent_targets
 
-class _Source(NamedTuple):
-    """One input, and its regression on the others."""
+        def test(k: int) -> None:
+            target, j, hidden = data.targets[k], data.target_place[k], regressions.hidden
+            _TargetTest(self, data, regressions, target, j, hidden, out).run()
+            log.keep(j, target.factor.name, out)
 
-    columns: np.ndarray
-    """its columns in x"""
-    keep: np.ndarray
-    """(p,) 1 for the columns of the other inputs"""
-    kernel: LearnedKernel
-    basis: Basis
-    residual: np.ndarray
-    """(n, columns)"""
-    prediction: np.ndarray
-    """(n, columns) of this input from the others"""
-
-
-class _FullFit(NamedTuple):
-    """The regression of one target on all inputs."""
-
-    problem: Problem
-    kernel: LearnedKernel
-    fit: Fit
-    prediction: np.ndarray
-
-
-class _Analysis(NamedTuple):
-    """All regressions, on all variation or on that within episodes."""
-
-    variation: Variation
-    sources: list[_Source]
-    fits: dict[str, _FullFit]
-    """target name -> its regression, for the targets that ever change"""
-
-
-class _Regressions:
-    """Of each input on the others and of each target on all inputs; kernels are learned once for both analyses."""
-
-    def __init__(self, data: Prepared, engine: Engine):
-        self.data, self.engine = data, engine
-        keeps = np.ones((len(data.inputs), engine.x.shape[1]))
-        for keep, columns in zip(keeps, data.columns, strict=True):
-            keep[columns] = 0
-        names = [f"input {factor.name}" for factor in data.inputs]
-        targets = [engine.x[:, columns] for columns in data.columns]
-        self._inputs = thread_map(engine.problem, names, targets, list(keeps))
-        moving = [target for target in data.targets if target.moves.shape[1]]
-        self._names = [target.factor.name for target in moving]
-        every = np.ones(engine.x.shape[1])
-        self._targets = thread_map(lambda t: engine.problem(f"target {t.factor.name}", t.moves, every), moving)
-        self._input_kernels, self._kernels = engine.learn(self._inputs), engine.learn(self._targets)
-        self.pooled = self.analysis(Variation())
-        self.within = self.pooled
-        """the same, unless there are hidden causes"""
-
-    def hidden(self) -> set[str]:
-        """The targets that something hidden and constant in episodes shifts."""
-        variation, pooled = Variation(self.data.starts), self.pooled.fits
-        fits = self._fits(variation)
-        hidden = {
-            name
-            for name, (problem, _, _, prediction) in fits.items()
-            if has_hidden_cause(problem.target - pooled[name].prediction, problem.target - prediction, self.data.starts)
-        }
-        if hidden:
-            self.within = self.analysis(variation, fits)
-        return hidden
-
-    def analysis(self, variation: Variation, fits: dict[str, _FullFit] | None = None) -> _Analysis:
-        engine, centred = self.engine, variation.centre(self.engine.x)
-
-        def source(
-            columns: np.ndarray, problem: Problem, kernel: LearnedKernel, fitted: tuple[Fit, np.ndarray]
-        ) -> _Source:
-            error = variation.centre(problem.target - fitted[1])
-            prediction = problem.target - error
-            basis = Basis(centred, problem.keep, variation.centre(prediction))
-            return _Source(columns, problem.keep, kernel, basis, basis.remove(error), prediction)
-
-        fitted = engine.cross_fit(self._inputs, self._input_kernels, variation.starts)
-        sources = thread_map(source, self.data.columns, self._inputs, self._input_kernels, fitted)
-        return _Analysis(variation, sources, self._fits(variation) if fits is None else fits)
-
-    def _fits(self, variation: Variation) -> dict[str, _FullFit]:
-        fits = self.engine.cross_fit(self._targets, self._kernels, variation.starts)
-        parts = zip(self._names, self._targets, self._kernels, fits, strict=True)
-        return {name: _FullFit(problem, kernel, *fit) for name, problem, kernel, fit in parts}
+        for start in range(0, len(waiting), size := max(BLOCK, concurrent)):
+            block = waiting[start : start + size]
+            regressions.fit_targets([data.targets[k] for k in block], hidden_causes)
+            thread_map(test, block, threads=concurrent if len(block) >= concurrent else 1)
 
 
 @dataclass
@@ -217,7 +159,7 @@ class _TargetTest:
 
     test: ResidualTest
     data: Prepared
-    regressions: _Regressions
+    regressions: Regressions
     target: Target
     j: int
     hidden: set[str]
@@ -237,46 +179,66 @@ class _TargetTest:
         if own is not None:
             self._test_own(self.regressions.within if name in self.hidden else self.regressions.pooled)
 
-    def _test(self, analysis: _Analysis, inputs: list[int]) -> None:
+    def _test(self, analysis: Analysis, inputs: list[int]) -> None:
         """Test these inputs against the change of the target."""
         if not inputs:
             return
         engine, test = self.regressions.engine, self.test
         full_fit, sources = analysis.fits[self.target.factor.name], analysis.sources
         y, full = full_fit.problem.target, full_fit.prediction
-        problems = {i: full_fit.problem._replace(keep=sources[i].keep) for i in inputs}
-        predictions = engine.predict_substituted(list(problems.values()), full_fit.fit, self._predicted(analysis))
-        substituted = dict(zip(inputs, predictions, strict=True))
+        screened = self._screen(analysis, full_fit, inputs)
+        compared = [i for i in inputs if i not in screened]
+        problems = {i: full_fit.problem._replace(keep=sources[i].keep) for i in compared}
+        predictions = engine.predict_substituted(list(problems.values()), full_fit.fit, analysis.predicted)
+        substituted = dict(zip(compared, predictions, strict=True))
         square = analysis.variation.mean_square
         error = square(y - full)
         refitted = [
             i
-            for i in inputs
+            for i in compared
             if len(y) <= test.thorough or loss(square(y - substituted[i]), error) >= test.least_effect
         ]
         kernels = [full_fit.kernel] * len(refitted)
         fits = engine.cross_fit([problems[i] for i in refitted], kernels, analysis.variation.starts)
         reduced = substituted | {i: prediction for i, (_, prediction) in zip(refitted, fits, strict=True)}
-        threads = max(1, cores() // engine.concurrent_targets)
-        thread_map(
-            lambda i: self._compare(analysis, i, y, full, reduced[i], substituted[i]), inputs, threads=threads
-        )
+        threads = cores() // engine.concurrent_targets if engine.concurrent_targets < cores() else None
+        thread_map(lambda i: self._compare(analysis, i, y, full, reduced[i], substituted[i]), compared, threads=threads)
         self._explain(analysis, full_fit, inputs)
 
-    def _predicted(self, analysis: _Analysis) -> np.ndarray:
-        """(n, p) every input as the others predict it."""
-        predicted = np.zeros_like(self.regressions.engine.x)
-        for source in analysis.sources:
-            predicted[:, source.columns] = source.prediction
-        return predicted
+    def _screen(self, analysis: Analysis, full_fit: FullFit, inputs: list[int]) -> set[int]:
+        """Test the inputs that cannot have an effect that counts all at once (`screening`), and return them.
 
-    def _test_own(self, analysis: _Analysis) -> None:
+        None up to `thorough` rows, or where the target moves so rarely that a p-value decides by itself.
+        """
+        test, data, out, place = self.test, self.data, self.out, self.data.input_place
+        y = full_fit.problem.target
+        if len(y) <= test.thorough or _moves(y)[1]:
+            return set()
+        ry = analysis.variation.centre(y - full_fit.prediction)
+        error, columns = (ry**2).mean(0), [data.columns[i] for i in inputs]
+        changed = changes(full_fit.problem, full_fit.fit, self.regressions.engine.x, analysis.predicted, columns)
+        small = {
+            i: change
+            for i, change in zip(inputs, changed, strict=True)
+            if change.effect(error) < SHARE * test.least_effect and not self._is_redundant(analysis.sources[i], y)
+        }
+        if small:
+            sources, slopes = [analysis.sources[i] for i in small], [change.slope for change in small.values()]
+            residuals, squares = [s.residual for s in sources], [s.squares for s in sources]
+            batch = covariance_tests(residuals, squares, slopes, ry, data.starts, test.level)
+            rows = place[list(small)], self.j
+            out.p[rows], out.statistic[rows] = np.minimum(1, batch.p / COVARIANCE_PART), batch.statistic
+            out.effect[rows] = [change.effect(error) for change in small.values()]
+            out.detectable[rows] = batch.detectable
+        return set(small)
+
+    def _test_own(self, analysis: Analysis) -> None:
         """Test the last value against the level, last value + change: the change contains the last value."""
         engine, target, i = self.regressions.engine, self.target, self.target.own
         assert i is not None
         own = analysis.sources[i]
         full_fit, starts = analysis.fits.get(target.factor.name), analysis.variation.starts
-        mixed = np.where(own.keep > 0, engine.x, self._predicted(analysis))
+        mixed = np.where(own.keep > 0, engine.x, analysis.predicted)
         kernel = own.kernel
         if full_fit is not None:
             kernel = kernel._replace(metric=kernel.metric + full_fit.kernel.metric)
@@ -295,7 +257,7 @@ class _TargetTest:
             self._undetermined(i, _redundancy_reason(self.data, engine, analysis.sources, i))
 
     def _compare(
-        self, analysis: _Analysis, i: int, y: np.ndarray, full: np.ndarray, reduced: np.ndarray, substituted: np.ndarray
+        self, analysis: Analysis, i: int, y: np.ndarray, full: np.ndarray, reduced: np.ndarray, substituted: np.ndarray
     ) -> None:
         """Test input i, from predictions of y: with all inputs, without i, and with i replaced by its prediction."""
         data, out, source = self.data, self.out, analysis.sources[i]
@@ -311,11 +273,11 @@ class _TargetTest:
         out.effect[place] = loss(np.minimum((ry**2).mean(0), square(y - substituted)), square(y - full))
         out.detectable[place] = detectable_effect(rx, ry, data.starts, self.test.level)
 
-    def _is_redundant(self, source: _Source, y: np.ndarray) -> bool:
+    def _is_redundant(self, source: Source, y: np.ndarray) -> bool:
         """Whether, where y moves, the other inputs predict so much of this one that its test is in doubt."""
         return variation(source.residual, y) < 1 - self.test.redundant
 
-    def _lacks_variation(self, source: _Source, i: int, y: np.ndarray) -> bool:
+    def _lacks_variation(self, source: Source, i: int, y: np.ndarray) -> bool:
         """Whether an input varies too little of its own accord.
 
         For states that move together, a tenth of their variance is enough. For an action that follows from the state
@@ -331,13 +293,12 @@ class _TargetTest:
         if needs:
             self.out.needs[pair] = needs
 
-    def _explain(self, analysis: _Analysis, full_fit: _FullFit, inputs: list[int]) -> None:
+    def _explain(self, analysis: Analysis, full_fit: FullFit, inputs: list[int]) -> None:
         """Decide which inputs, other than clear edges, these data cannot judge, and why."""
         test, out, least = self.test, self.out, self.test.least_effect
         place, y = (lambda i: (self.data.input_place[i], self.j)), full_fit.problem.target
         open_inputs = [i for i in inputs if not (out.p[place(i)] < test.level and out.effect[place(i)] >= least)]
-        moved = int((np.abs(y - np.median(y, axis=0)) > 1e-9).any(1).sum())
-        few, name = moved < FEW and moved < RARE * len(y), self.target.factor.name
+        (moved, few), name = _moves(y), self.target.factor.name
         redundant = []
         for i in open_inputs:
             detectable, source = out.detectable[place(i)], analysis.sources[i]
@@ -366,10 +327,14 @@ class _TargetTest:
             wanted = int(np.ceil(episodes * detectable / least))
         self.out.needs[pair] = f"about {wanted:,} episodes like these {episodes:,}"
 
-    def _judge_redundant(self, analysis: _Analysis, full_fit: _FullFit, inputs: list[int]) -> None:
+    def _judge_redundant(self, analysis: Analysis, full_fit: FullFit, inputs: list[int]) -> None:
         """An input with too little variation of its own is undetermined, unless the target needs neither it nor those
         from which it follows."""
-        engine, prune_max, loss_max = self.regressions.engine, self.test.least_effect / 3, self.test.least_effect * DOUBT
+        engine, prune_max, loss_max = (
+            self.regressions.engine,
+            self.test.least_effect / 3,
+            self.test.least_effect * DOUBT,
+        )
         arguments = inputs, self.data.columns, prune_max, loss_max
         losses = loss_after_pruning(engine, full_fit.problem, full_fit.kernel, *arguments)
         for i, loss_without in zip(inputs, losses, strict=True):
@@ -377,6 +342,12 @@ class _TargetTest:
                 name = self.data.inputs[i].name
                 reason = _redundancy_reason(self.data, engine, analysis.sources, i)
                 self._undetermined(i, reason, f"rows in which {name} varies while these stay")
+
+
+def _moves(y: np.ndarray) -> tuple[int, bool]:
+    """In how many rows a target moves, and whether these are too few to measure an effect."""
+    moved = int((np.abs(y - np.median(y, axis=0)) > 1e-9).any(1).sum())
+    return moved, moved < FEW and moved < RARE * len(y)
 
 
 def constant_inputs(data: Prepared) -> set[int]:
@@ -404,7 +375,7 @@ def _mark_echoes(data: Prepared, out: Evidence) -> None:
                 out.needs[name, target.factor.name] = CONTEXT.format(name)
 
 
-def _redundancy_reason(data: Prepared, engine: Engine, sources: list[_Source], i: int) -> str:
+def _redundancy_reason(data: Prepared, engine: Engine, sources: list[Source], i: int) -> str:
     share = 1 - (sources[i].residual ** 2).mean()
     names = [data.inputs[k].name for k in relatives(engine.spread, data.columns, i)][:4]
     return f"{data.inputs[i].name} follows from the other inputs (R2 {share:.3f}); it goes with {', '.join(names)}"
