@@ -298,6 +298,11 @@ def remove_leftovers(folder: Path) -> None:
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _in_use(temporary: Path) -> bool:
     """Whether its process is alive; for a process of another machine, whether the file is less than a day old."""
     name = re.fullmatch(r".+\.tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]+", temporary.name)
