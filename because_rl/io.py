@@ -219,6 +219,20 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
+def pack_json(value: Any) -> np.ndarray:
+    """(bytes,) uint8: JSON that can be kept among arrays.
+
+    >>> unpack_json(pack_json({"inputs": ["a"]}))
+    {'inputs': ['a']}
+    """
+    return np.frombuffer(json.dumps(value, allow_nan=False).encode(), np.uint8)
+
+
+def unpack_json(array: np.ndarray) -> Any:
+    """The inverse of `pack_json`."""
+    return json.loads(array.tobytes())
+
+
 def _damaged(path: Path, why: str) -> BecauseError:
     return BecauseError(
         f"{path} is damaged ({why}).",
@@ -296,6 +310,11 @@ def remove_leftovers(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):  # its owner has just renamed or removed it
             if not _in_use(leftover):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _in_use(temporary: Path) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.graph import Graph
-from because_rl.io import arrays_sha256
+from because_rl.io import arrays_sha256, remove_folder
 from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten_mu
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
 from because_rl.models.layout import Layout
@@ -114,6 +115,10 @@ def estimate_mask(
     A mask that is given is taken instead.
     """
     weights = None if given is None else edge_weights(data.factors, given)
+    keep = None if run.folder is None else Path(run.folder) / "unfinished-mask"
+
+    def progress(done: int, total: int) -> None:
+        run.report("mask", done, total, {})
 
     def estimate() -> dict[str, np.ndarray]:
         if weights is not None:
@@ -121,10 +126,13 @@ def estimate_mask(
         if c.mask == "full":
             return {"weights": full_mask(data.factors)}
         rows = data.rows(_spread_episodes(data.episode, c.mask_rows))
-        mask = discover(rows, test=c.test, threshold=c.threshold, batches=c.batches)
+        mask = discover(rows, test=c.test, threshold=c.threshold, batches=c.batches, progress=progress, keep=keep)
         return mask.to_arrays()
 
-    return run.cached("mask", estimate, mask_cache_key(c, data) if weights is None else None)["weights"]
+    known = run.cached("mask", estimate, mask_cache_key(c, data) if weights is None else None)
+    if keep is not None:
+        remove_folder(keep)
+    return known["weights"]
 
 
 def edge_weights(factors: FactorSpec, mask: CausalMask | Graph | np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import typer
 
 from because_rl.cli.completion import complete_dataset, complete_method, complete_world
 from because_rl.cli.console import (
+    RERUN,
     RESUME,
     Json,
     Output,
@@ -129,11 +130,11 @@ def discover(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Find which factors drive which: a causal graph from logged transitions."""
+    """Find which factors drive which: a causal graph from logged transitions. Stopped, the same command continues."""
     from because_rl.runs.discover import discover_dataset
-    from because_rl.runs.fit_page import undetermined_rows
+    from because_rl.runs.fit_page import rows_used, undetermined_rows
 
-    with progress_bar(f"Discovering in {dataset}", "masks") as progress:
+    with interruptible(RERUN), progress_bar(f"Discovering in {dataset}", "targets") as progress:
         result = discover_dataset(
             dataset,
             root,
@@ -158,6 +159,7 @@ def discover(
     title = f"{result['dataset']}: {len(rows)} of {len(result['edges'])} edges kept"
     for status in ("excluded", "undetermined"):
         title += f", {sum(e['status'] == status for e in result['edges'])} pairs {status}"
+    title += rows_used(result.get("settings", {}))
     title += f"; written to {result['folder']}"
     if "score" in result:
         title += f"; against the true graph F1 {result['score']['f1']:.3f}, SHD {result['score']['shd']}"

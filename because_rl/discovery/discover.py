@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from because_rl.discovery.independence.base import IndependenceTest
 from because_rl.discovery.independence.fcit import Fcit
@@ -12,6 +13,7 @@ from because_rl.discovery.independence.fisherz import FisherZ
 from because_rl.discovery.independence.gtest import GTest
 from because_rl.discovery.independence.l0 import L0
 from because_rl.discovery.independence.residual import ResidualTest
+from because_rl.discovery.independence.target_log import Counter, TargetLog, evidence_key
 from because_rl.discovery.mask import CausalMask, decide
 from because_rl.discovery.mbar import reweight
 from because_rl.discovery.variables import Variables
@@ -58,6 +60,7 @@ def discover(
     force: Iterable[Edge] = (),
     forbid: Iterable[Edge] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
+    keep: Path | None = None,
 ) -> CausalMask:
     """Find the causal mask of logged transitions.
 
@@ -74,7 +77,9 @@ def discover(
         seed: of everything random: batches, permutations, folds, kernel centres.
         force: edges (input name, target name) that are kept whatever the data say.
         forbid: edges that are left out whatever the data say, including self-edges.
-        progress: called with (masks computed, masks in total) before the first mask and after each.
+        progress: called with (targets finished, targets in total) first and after each; every mask has all targets.
+        keep: a folder for the evidence on finished targets, so that a discovery that was stopped continues, with the
+            same result; to be removed afterwards. Only `residual` uses it, the other tests take all targets at once.
 
     Returns:
         The verdict on every edge, with arrays of shape (inputs, targets) and the 95% interval of each edge weight.
@@ -101,10 +106,19 @@ def discover(
     level = DEFAULT_THRESHOLD.get(test.name, 1e-4) if threshold is None else threshold
     chosen, force, forbid = test.for_threshold(level), list(force), list(forbid)
 
-    def find_mask(rows: Variables, test_seed: int) -> CausalMask:
-        return decide(rows, chosen(rows, test_seed), chosen, level, fdr=fdr, force=force, forbid=forbid)
+    count = Counter(progress, (batches + 1) * len(variables.targets))
 
-    progress(0, batches + 1)
+    def find_mask(rows: Variables, test_seed: int) -> CausalMask:
+        before = count.done
+        if isinstance(chosen, ResidualTest):
+            key = evidence_key(rows, chosen, test_seed) if keep is not None else ""
+            evidence = chosen(rows, test_seed, TargetLog(count, keep, key))
+            count(len(rows.targets) - (count.done - before))  # those that never vary
+        else:
+            evidence = chosen(rows, test_seed)
+            count(len(rows.targets))
+        return decide(rows, evidence, chosen, level, fdr=fdr, force=force, forbid=forbid)
+
     threads = min(os.cpu_count() or 1, 1 + batches) if chosen.parallel_in_threads else 1
-    reweighted = reweight(variables, find_mask, batches=batches, seed=seed, threads=threads, progress=progress)
+    reweighted = reweight(variables, find_mask, batches=batches, seed=seed, threads=threads)
     return replace(reweighted.mask, weight_low=reweighted.low, weight_high=reweighted.high)

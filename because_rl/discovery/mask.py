@@ -27,6 +27,7 @@ from because_rl.discovery.independence.base import Evidence, IndependenceTest
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.graph import Edge, Graph
+from because_rl.io import pack_json
 
 STATUSES = ("established", "excluded", "undetermined", "forced", "forbidden")
 _FORMER_STATUSES = {"edge": "established", "no edge": "excluded", "untestable": "undetermined"}
@@ -129,8 +130,8 @@ class CausalMask:
         }
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """What a run keeps: the weights, and all the rest as `evidence` (see `pack_evidence`)."""
-        return {"weights": self.weight.astype(np.float32), "evidence": pack_evidence(self.to_dict())}
+        """What a run keeps: the weights, and all the rest as `evidence` (see `pack_json`)."""
+        return {"weights": self.weight.astype(np.float32), "evidence": pack_json(self.to_dict())}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> CausalMask:
@@ -176,20 +177,6 @@ def current_row(row: Mapping[str, Any]) -> dict[str, Any]:
     status = _FORMER_STATUSES.get(row["status"], row["status"])
     kept = status not in ("excluded", "forbidden")
     return dict(row) | {"status": "undetermined" if status == "excluded" and "why" in row else status, "kept": kept}
-
-
-def pack_evidence(graph: Mapping[str, Any]) -> np.ndarray:
-    """(bytes,) uint8: what a mask's `to_dict` gave, as JSON that can be kept among arrays.
-
-    >>> unpack_evidence(pack_evidence({"inputs": ["a"]}))
-    {'inputs': ['a']}
-    """
-    return np.frombuffer(json.dumps(graph, allow_nan=False).encode(), np.uint8)
-
-
-def unpack_evidence(array: np.ndarray) -> dict[str, Any]:
-    """The inverse of `pack_evidence`."""
-    return json.loads(array.tobytes())
 
 
 def benjamini_yekutieli(p: np.ndarray) -> np.ndarray:
@@ -257,6 +244,7 @@ def decide(
             place = inputs.index(source), targets.index(target)
             status[place], kept[place] = verdict, verdict == "forced"
     settings = test.settings() | {"threshold": threshold, "fdr": fdr, "n": len(variables)}
+    settings["rows_used"] = len(variables) if evidence.rows_used is None else evidence.rows_used
     return CausalMask(
         inputs,
         targets,

@@ -11,9 +11,11 @@ from because_rl.datasets.paths import home_folder
 from because_rl.discovery.discover import discover
 from because_rl.discovery.export import to_dot, to_graphml, to_node_link
 from because_rl.graph import Graph, score
-from because_rl.io import write_json, write_text
+from because_rl.io import remove_folder, write_json, write_text
 from because_rl.provenance import provenance
 from because_rl.report.graph_figure import draw_mask, draw_p_values, save
+
+UNFINISHED = "unfinished"
 
 
 def discover_dataset(
@@ -26,20 +28,23 @@ def discover_dataset(
 ) -> dict[str, Any]:
     """Discover, then write ``graph.{json,svg,png,dot,graphml,node-link.json}`` and ``p-values.{svg,png}`` to `folder`.
 
+    Until then ``unfinished/`` in it holds the evidence on finished targets: called again after a stop, it continues.
+
     Args:
         dataset: an id under `root`, or the path of any Minari dataset.
         root: where datasets live; None: BECAUSE_HOME or ~/.because-rl.
         factors: the file of a factor spec, for a dataset that has none.
         folder: None: under the root, by dataset.
-        report: called with (masks done, masks in all).
+        report: called with (targets finished, targets in all); each mask has all targets.
         settings: keyword arguments of `discover`.
 
     Returns:
         What graph.json holds, but for the provenance, and the folder.
     """
     data = load(dataset, root, factors)
-    mask, name = discover(data, progress=report, **settings), data.name
+    name = data.name
     folder = folder or home_folder(root) / "graphs" / name
+    mask = discover(data, progress=report, keep=folder / UNFINISHED, **settings)
     true_graph = data.metadata.get("because", {}).get("true_graph")
     truth = None if true_graph is None else Graph.from_dict(true_graph)
     result = {"dataset": name, "folder": str(folder)} | mask.to_dict()
@@ -50,6 +55,7 @@ def discover_dataset(
         folder / "graph.json",
         {k: v for k, v in result.items() if k != "folder"} | {"provenance": provenance(**mask.settings)},
     )
+    remove_folder(folder / UNFINISHED)
     write_text(folder / "graph.dot", to_dot(mask))
     write_text(folder / "graph.graphml", to_graphml(mask))
     write_text(folder / "graph.node-link.json", to_node_link(mask))

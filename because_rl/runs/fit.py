@@ -4,7 +4,7 @@ The folder of a fit is complete in itself and may be moved:
 
     fit.json        the settings and the results
     datasets/       the log as a dataset (Minari), checked
-    graph/          graph.json with a p-value for every edge, and pictures
+    graph/          graph.json with a p-value for every edge, and pictures; until then what is known of it so far
     run/            the trained models of all seeds; `load_policy` makes them an agent
     report/         a page with the results
 """
@@ -76,8 +76,8 @@ def fit(
         chunk: steps between two checkpoints.
 
     Returns:
-        The folder and the result, as in fit.json: episodes, transitions, graph, undetermined, accuracy, uncertainty,
-        goal_reached, policy, why_no_policy, data, stages, report, seconds.
+        The folder and the result, as in fit.json: episodes, transitions, graph, graph_rows, undetermined, accuracy,
+        uncertainty, goal_reached, policy, why_no_policy, data, stages, report, seconds.
     """
     begin = time.monotonic()
     folder = Path(folder)
@@ -213,6 +213,7 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[st
         "episodes": int(ends.sum()),
         "transitions": len(data),
         "graph": None if mask is None else {target: list(mask.graph.parents(target)) for target in mask.targets},
+        "graph_rows": None if mask is None else mask.settings.get("rows_used", len(data)),
         "undetermined": []
         if mask is None
         else [

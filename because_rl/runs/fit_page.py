@@ -37,6 +37,8 @@ def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(quantity, its value in words) for the log, the uncertainty of the model and the policy."""
     reached, uncertainty = result["goal_reached"], result["uncertainty"]
     rows = [("log", f"{result['transitions']} transitions in {result['episodes']} episodes, every tenth held out")]
+    if text := rows_used({"n": result["transitions"], "rows_used": result.get("graph_rows") or result["transitions"]}):
+        rows.append(("graph", text.removeprefix(", ")))
     if reached is not None:
         rows.append(("episodes that end at their goal", f"{reached:.0%}"))
     rows.append(("uncertainty of held-out steps", f"{uncertainty['held_out']:.2f} (0 to 1)"))
@@ -45,6 +47,16 @@ def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if reached == 0:
         policy += " (no logged episode reaches its goal: expect little of it)"
     return [*rows, ("policy", policy)]
+
+
+def rows_used(settings: Mapping[str, Any]) -> str:
+    """How many rows a mask with these settings was discovered from, where that is not all of them; else empty.
+
+    >>> rows_used({"n": 300000, "rows_used": 50000})
+    ', from 50,000 of 300,000 rows in whole episodes'
+    """
+    used = settings.get("rows_used", settings.get("n"))
+    return "" if used == settings.get("n") else f", from {used:,} of {settings['n']:,} rows in whole episodes"
 
 
 def graph_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:

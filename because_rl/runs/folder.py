@@ -2,6 +2,7 @@
 
     run.json             what was trained on what; `finished` lists the files once training is complete
     <stage>.npz          the state of each stage of training, with a checksum
+    unfinished-mask/     while the mask is discovered: the evidence on finished targets
     metrics.jsonl        one line per stage and chunk
     tensorboard/seed-<k>/     the same for TensorBoard
     agent/               the trained agent (see `training.saved`), which needs nothing else in this folder

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.discovery.mask import CausalMask, unpack_evidence
+from because_rl.discovery.mask import CausalMask
 from because_rl.envs.tasks import SPLITS
 from because_rl.evaluation.energy_map import energy_maps
 from because_rl.evaluation.held_out import held_out_accuracy, held_out_uncertainty
 from because_rl.evaluation.policy_films import PolicyFilm, policy_films
 from because_rl.evaluation.scenes import Scenes
 from because_rl.graph import Graph, score
-from because_rl.io import read_arrays, read_json
+from because_rl.io import read_arrays, read_json, unpack_json
 from because_rl.planning.agent import PlannerAgent
 from because_rl.report.grid_data import Curves, Film, Grid, Maps, Rate, Result
 from because_rl.report.run_page import RunReport, run_settings, write_run_page
@@ -198,7 +198,7 @@ def _read_graph(folder: Path, run: Mapping[str, Any], data: Transitions) -> dict
         return None
     arrays, factors = read_arrays(folder / "mask.npz"), data.factors
     if "evidence" in arrays:
-        graph = unpack_evidence(arrays["evidence"])
+        graph = unpack_json(arrays["evidence"])
         estimate = CausalMask.from_dict(graph).graph
     else:
         edges: list[dict[str, Any]] = [

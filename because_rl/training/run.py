@@ -22,7 +22,7 @@ from because_rl.io import arrays_sha256, read_arrays, sha256, write_arrays
 from because_rl.training.stage import Batch, Progress, Stage, fit, hoist, skeleton, start
 
 Report = Callable[[str, int, int, dict[str, float]], None]
-"""(stage, steps done, steps in all, mean metrics)"""
+"""(stage, steps done, steps in all, mean metrics); of a mask, the targets, and no metrics"""
 
 HISTORY = "history/"
 
@@ -42,9 +42,8 @@ def _show_progress(stage: str, done: int, total: int, metrics: dict[str, float])
     """One line on a terminal that is written over; nothing where stderr is a file."""
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
-        print(
-            f"\r{stage}: {done} of {total} steps, loss {metrics['loss']:.4g}   ", end=end, file=sys.stderr, flush=True
-        )
+        loss = f"steps, loss {metrics['loss']:.4g}" if "loss" in metrics else ""
+        print(f"\r{stage}: {done} of {total} {loss}   ", end=end, file=sys.stderr, flush=True)
 
 
 class Run:

@@ -38,6 +38,8 @@ class Evidence:
     sufficiency: dict[str, dict[str, Any]] = field(default_factory=dict)
     """target -> how much worse its kept inputs predict it than all inputs: "loss" (a share of the error), "p", and
     "reopened" (names of inputs that are undetermined for that reason); empty where the test does not ask"""
+    rows_used: int | None = None
+    """where the test drew a part of the rows; None: all"""
 
 
 class IndependenceTest(ABC):

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import chi2, norm
 
 from because_rl.discovery.independence.contingency import PairResult, entropy_given, off_mode, upper_quantile, varies
-
-if TYPE_CHECKING:
-    from because_rl.discovery.independence.gtest import Feature, Search
+from because_rl.discovery.independence.search import Feature, Search
 
 POWER = 0.8
 ABSENCE = 0.95

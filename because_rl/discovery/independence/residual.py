@@ -8,7 +8,8 @@ with the conditional means from `regression` (each row is predicted from folds o
 from `covariance`, in which whole episodes are the unit of replication. Each input is regressed on the others once,
 each target on all inputs once; per pair only the linear algebra of the fit without x remains. Beyond `thorough` rows
 even that is skipped where it cannot matter: f(E[x|z], z) replaces E[y|z] wherever it already predicts so well that x
-cannot have an effect.
+cannot have an effect, and inputs that hardly change f are tested all at once (`screening`, which states its error).
+Beyond `max_rows` rows, whole episodes are drawn; the power is that of the rows used.
 
 - The target of a state factor is its *change*; only its own last value is tested against the level (`margins`).
 - A target that is shifted by something hidden and constant in episodes is tested on differences within episodes alone
@@ -36,6 +37,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from because_rl.discovery.independence.base import Evidence, IndependenceTest
+from because_rl.discovery.independence.target_log import TargetLog
 from because_rl.discovery.independence.target_test import Criteria, TargetTest
 from because_rl.discovery.regression.analysis import Regressions
 from because_rl.discovery.regression.covariance import FOLDS
@@ -47,6 +49,9 @@ from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 
 LEAST_EPISODES = 20
+BLOCK = 16
+"""Targets that are regressed at a time."""
+
 ECHO = "{} never changes in an episode, so it cannot be distinguished from a hidden cause"
 CONTEXT = "give {} the role 'context' if it is an allowed cause"
 
@@ -63,6 +68,8 @@ class ResidualTest(IndependenceTest):
     """share of an input's variance, where the target moves, above which it counts as predicted by the others"""
     thorough: int = 5000
     """rows up to which every pair gets a fit of its own"""
+    max_rows: int = 50_000
+    """beyond which whole episodes are drawn at random: more rows add power that no verdict needs"""
     confounder: bool = True
     """whether there may be hidden causes that are constant in episodes"""
     level: float = 1e-4
@@ -82,13 +89,13 @@ class ResidualTest(IndependenceTest):
     def for_threshold(self, threshold: float) -> ResidualTest:
         return replace(self, level=threshold)
 
-    def __call__(self, variables: Variables, seed: int = 0) -> Evidence:
+    def __call__(self, variables: Variables, seed: int = 0, log: TargetLog | None = None) -> Evidence:
         self.check_size(variables)
         with one_blas_thread():
-            return self._evidence(variables, seed)
+            return self._evidence(variables, seed, log or TargetLog())
 
-    def _evidence(self, variables: Variables, seed: int) -> Evidence:
-        data = prepare(variables, self.folds, seed)
+    def _evidence(self, variables: Variables, seed: int, log: TargetLog) -> Evidence:
+        data = prepare(variables, self.folds, seed, self.max_rows)
         if len(data.starts) < LEAST_EPISODES:
             raise BecauseError(
                 f"Got {len(data.starts)} episodes.",
@@ -97,21 +104,14 @@ class ResidualTest(IndependenceTest):
             )
         shape = (len(variables.inputs), len(variables.targets))
         blank = np.zeros(shape)
-        out = Evidence(blank + 1, blank.copy(), blank.copy(), blank + np.inf, {}, echo=blank != 0)
+        out = Evidence(
+            blank + 1, blank.copy(), blank.copy(), blank + np.inf, {}, echo=blank != 0, rows_used=len(data.x)
+        )
         if data.inputs:
-            regressions = Regressions(data, make_engine(data.x, data.folds, self.budget, seed))
             may_hide = self.confounder and 2 * len(data.starts) <= len(data.x)
-            hidden = regressions.hidden() if may_hide else set()
             constant = constant_inputs(data) if may_hide else set()
             echoes = {i for i in constant if data.inputs[i].role != "context"}
-            criteria = Criteria(*(getattr(self, name) for name in Criteria._fields))
-            varying = [k for k, target in enumerate(data.targets) if target.level.shape[1]]
-
-            def test(k: int) -> None:
-                where = data.targets[k], data.target_place[k]
-                TargetTest(criteria, data, regressions, *where, hidden, constant, echoes, out).run()
-
-            thread_map(test, varying, threads=regressions.engine.concurrent_targets)
+            self._test_targets(data, may_hide, constant, echoes, seed, out, log)
             _mark_echoes(data, echoes, out)
         for i, source in enumerate(variables.inputs):
             for j, target_factor in enumerate(variables.targets):
@@ -120,6 +120,35 @@ class ResidualTest(IndependenceTest):
                     silent = source.name if i not in data.input_place else target_factor.name
                     out.why.setdefault(pair, f"{silent} never varies in these data")
         return out
+
+    def _test_targets(
+        self,
+        data: Prepared,
+        may_hide: bool,
+        constant: set[int],
+        echoes: set[int],
+        seed: int,
+        out: Evidence,
+        log: TargetLog,
+    ) -> None:
+        """Write the columns of all targets that vary, block by block; those in the log are taken from there."""
+        varying = [k for k, target in enumerate(data.targets) if target.level.shape[1]]
+        waiting = [k for k in varying if not log.recall(data.target_place[k], out)]
+        if not waiting:
+            return
+        regressions = Regressions(data, make_engine(data.x, data.folds, self.budget, seed))
+        concurrent = regressions.engine.concurrent_targets
+        criteria = Criteria(*(getattr(self, name) for name in Criteria._fields))
+
+        def test(k: int) -> None:
+            target, j = data.targets[k], data.target_place[k]
+            TargetTest(criteria, data, regressions, target, j, constant, echoes, out).run()
+            log.keep(j, target.factor.name, out)
+
+        for start in range(0, len(waiting), size := max(BLOCK, concurrent)):
+            block = waiting[start : start + size]
+            regressions.fit_targets([data.targets[k] for k in block], may_hide)
+            thread_map(test, block, threads=concurrent if len(block) >= concurrent else 1)
 
 
 def constant_inputs(data: Prepared) -> set[int]:

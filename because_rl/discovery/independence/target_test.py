@@ -10,6 +10,7 @@ import numpy as np
 from because_rl.discovery.independence.base import Evidence
 from because_rl.discovery.regression.analysis import Analysis, FullFit, Regressions, Source
 from because_rl.discovery.regression.covariance import (
+    COVARIANCE_PART,
     combine,
     covariance_share,
     covariance_test,
@@ -19,6 +20,7 @@ from because_rl.discovery.regression.covariance import (
 from because_rl.discovery.regression.engine import Engine
 from because_rl.discovery.regression.margins import Prepared, Target
 from because_rl.discovery.regression.redundancy import loss, loss_after_pruning, relatives, variation
+from because_rl.discovery.regression.screening import SHARE, changes, covariance_tests
 from because_rl.discovery.regression.sufficiency import Sufficiency, compare, restore
 from because_rl.discovery.regression.threads import cores, thread_map
 
@@ -54,8 +56,6 @@ class TargetTest:
     regressions: Regressions
     target: Target
     j: int
-    hidden: set[str]
-    """names of the targets that a hidden cause shifts"""
     constant: set[int]
     """inputs that never change in an episode"""
     echoes: set[int]
@@ -69,12 +69,12 @@ class TargetTest:
         others = [i for i in range(len(self.data.inputs)) if i != own]
         if name not in self.regressions.pooled.fits:  # the target never changes, so no other input moves it
             self.out.detectable[self.data.input_place[others], self.j] = 0
-        elif name in self.hidden:
+        elif name in self.regressions.hidden:
             self._test(self.regressions.within, [i for i in others if i not in self.constant])
             self._test(self.regressions.pooled, [i for i in others if i in self.constant])
         else:
             self._test(self.regressions.pooled, others)
-        analysis = self.regressions.within if name in self.hidden else self.regressions.pooled
+        analysis = self.regressions.within if name in self.regressions.hidden else self.regressions.pooled
         if own is not None:
             self._test_own(analysis)
         if name in analysis.fits:
@@ -112,27 +112,51 @@ class TargetTest:
         engine, test = self.regressions.engine, self.test
         full_fit, sources = analysis.fits[self.target.factor.name], analysis.sources
         y, full = full_fit.problem.target, full_fit.prediction
-        problems = {i: full_fit.problem._replace(keep=sources[i].keep) for i in inputs}
-        predictions = engine.predict_substituted(list(problems.values()), full_fit.fit, self._predicted(analysis))
-        substituted = dict(zip(inputs, predictions, strict=True))
+        screened = self._screen(analysis, full_fit, inputs)
+        compared = [i for i in inputs if i not in screened]
+        problems = {i: full_fit.problem._replace(keep=sources[i].keep) for i in compared}
+        predictions = engine.predict_substituted(list(problems.values()), full_fit.fit, analysis.predicted)
+        substituted = dict(zip(compared, predictions, strict=True))
         square = analysis.variation.mean_square
         error = square(y - full)
         refitted = [
-            i for i in inputs if len(y) <= test.thorough or loss(square(y - substituted[i]), error) >= test.least_effect
+            i
+            for i in compared
+            if len(y) <= test.thorough or loss(square(y - substituted[i]), error) >= test.least_effect
         ]
         kernels = [full_fit.kernel] * len(refitted)
         fits = engine.cross_fit([problems[i] for i in refitted], kernels, analysis.variation.starts)
         reduced = substituted | {i: prediction for i, (_, prediction) in zip(refitted, fits, strict=True)}
-        threads = max(1, cores() // engine.concurrent_targets)
-        thread_map(lambda i: self._compare(analysis, i, y, full, reduced[i], substituted[i]), inputs, threads=threads)
+        threads = cores() // engine.concurrent_targets if engine.concurrent_targets < cores() else None
+        thread_map(lambda i: self._compare(analysis, i, y, full, reduced[i], substituted[i]), compared, threads=threads)
         self._explain(analysis, full_fit, inputs)
 
-    def _predicted(self, analysis: Analysis) -> np.ndarray:
-        """(n, p) every input as the others predict it."""
-        predicted = np.zeros_like(self.regressions.engine.x)
-        for source in analysis.sources:
-            predicted[:, source.columns] = source.prediction
-        return predicted
+    def _screen(self, analysis: Analysis, full_fit: FullFit, inputs: list[int]) -> set[int]:
+        """Test the inputs that cannot have an effect that counts all at once (`screening`), and return them.
+
+        None up to `thorough` rows, or where the target moves so rarely that a p-value decides by itself.
+        """
+        test, data, out, place = self.test, self.data, self.out, self.data.input_place
+        y = full_fit.problem.target
+        if len(y) <= test.thorough or _moves(y)[1]:
+            return set()
+        ry = analysis.variation.centre(y - full_fit.prediction)
+        error, columns = (ry**2).mean(0), [data.columns[i] for i in inputs]
+        changed = changes(full_fit.problem, full_fit.fit, self.regressions.engine.x, analysis.predicted, columns)
+        small = {
+            i: change
+            for i, change in zip(inputs, changed, strict=True)
+            if change.effect(error) < SHARE * test.least_effect and not self._is_redundant(analysis.sources[i], y)
+        }
+        if small:
+            sources, slopes = [analysis.sources[i] for i in small], [change.slope for change in small.values()]
+            residuals, squares = [s.residual for s in sources], [s.squares for s in sources]
+            batch = covariance_tests(residuals, squares, slopes, ry, data.starts, test.level)
+            rows = place[list(small)], self.j
+            out.p[rows], out.statistic[rows] = np.minimum(1, batch.p / COVARIANCE_PART), batch.statistic
+            out.effect[rows] = [change.effect(error) for change in small.values()]
+            out.detectable[rows] = batch.detectable
+        return set(small)
 
     def _test_own(self, analysis: Analysis) -> None:
         """Test the last value against the level, last value + change: the change contains the last value."""
@@ -140,7 +164,7 @@ class TargetTest:
         assert i is not None
         own = analysis.sources[i]
         full_fit, starts = analysis.fits.get(target.factor.name), analysis.variation.starts
-        mixed = np.where(own.keep > 0, engine.x, self._predicted(analysis))
+        mixed = np.where(own.keep > 0, engine.x, analysis.predicted)
         kernel = own.kernel
         if full_fit is not None:
             kernel = kernel._replace(metric=kernel.metric + full_fit.kernel.metric)
@@ -203,8 +227,7 @@ class TargetTest:
         test, out, least = self.test, self.out, self.test.least_effect
         place, y = (lambda i: (self.data.input_place[i], self.j)), full_fit.problem.target
         open_inputs = [i for i in inputs if not (out.p[place(i)] < test.level and out.effect[place(i)] >= least)]
-        moved = int((np.abs(y - np.median(y, axis=0)) > 1e-9).any(1).sum())
-        few, name = moved < FEW and moved < RARE * len(y), self.target.factor.name
+        (moved, few), name = _moves(y), self.target.factor.name
         redundant, weak = [], []
         for i in open_inputs:
             source = analysis.sources[i]
@@ -276,6 +299,12 @@ class TargetTest:
                 name = self.data.inputs[i].name
                 reason = _redundancy_reason(self.data, engine, analysis.sources, i)
                 self._undetermined(i, reason, f"rows in which {name} varies while these stay")
+
+
+def _moves(y: np.ndarray) -> tuple[int, bool]:
+    """In how many rows a target moves, and whether these are too few to measure an effect."""
+    moved = int((np.abs(y - np.median(y, axis=0)) > 1e-9).any(1).sum())
+    return moved, moved < FEW and moved < RARE * len(y)
 
 
 def _redundancy_reason(data: Prepared, engine: Engine, sources: list[Source], i: int) -> str:

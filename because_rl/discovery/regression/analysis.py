@@ -1,7 +1,12 @@
-"""The regressions that all pairs share: of each input on the others, and of each target on all inputs."""
+"""The regressions that all pairs of the residual test share: each input on the others, each target on all inputs.
+
+Inputs are regressed once. Targets are regressed block by block and forgotten once they are tested, so that memory does
+not grow with their number.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +15,8 @@ from because_rl.discovery.regression.covariance import Basis
 from because_rl.discovery.regression.engine import Engine, Problem
 from because_rl.discovery.regression.hidden_cause import Variation, has_hidden_cause
 from because_rl.discovery.regression.kernel_ridge import Fit, LearnedKernel
-from because_rl.discovery.regression.margins import Prepared
+from because_rl.discovery.regression.margins import Prepared, Target
+from because_rl.discovery.regression.screening import episode_squares
 from because_rl.discovery.regression.threads import thread_map
 
 
@@ -25,6 +31,8 @@ class Source(NamedTuple):
     basis: Basis
     residual: np.ndarray
     """(n, columns)"""
+    squares: np.ndarray
+    """(episodes, columns, columns) `episode_squares` of the residual"""
     prediction: np.ndarray
     """(n, columns) of this input from the others"""
 
@@ -43,12 +51,14 @@ class Analysis(NamedTuple):
 
     variation: Variation
     sources: list[Source]
+    predicted: np.ndarray
+    """(n, p) every input as the others predict it"""
     fits: dict[str, FullFit]
-    """target name -> its regression, for the targets that ever change"""
+    """target name -> its regression, for the targets at hand that ever change"""
 
 
 class Regressions:
-    """Of each input on the others and of each target on all inputs; kernels are learned once for both analyses."""
+    """Of each input on the others and of targets on all inputs; kernels are learned once for both analyses."""
 
     def __init__(self, data: Prepared, engine: Engine):
         self.data, self.engine = data, engine
@@ -58,44 +68,61 @@ class Regressions:
         names = [f"input {factor.name}" for factor in data.inputs]
         targets = [engine.x[:, columns] for columns in data.columns]
         self._inputs = thread_map(engine.problem, names, targets, list(keeps))
-        moving = [target for target in data.targets if target.moves.shape[1]]
-        self._names = [target.factor.name for target in moving]
-        every = np.ones(engine.x.shape[1])
-        self._targets = thread_map(lambda t: engine.problem(f"target {t.factor.name}", t.moves, every), moving)
-        self._input_kernels, self._kernels = engine.learn(self._inputs), engine.learn(self._targets)
-        self.pooled = self.analysis(Variation())
+        self._input_kernels = engine.learn(self._inputs)
+        self.pooled = self._analysis(Variation())
         self.within = self.pooled
-        """the same, unless there are hidden causes"""
+        """the same, until a hidden cause shows"""
+        self.hidden: set[str] = set()
+        """the targets at hand that something hidden and constant in episodes shifts"""
 
-    def hidden(self) -> set[str]:
-        """The targets that something hidden and constant in episodes shifts."""
-        variation, pooled = Variation(self.data.starts), self.pooled.fits
-        fits = self._fits(variation)
-        hidden = {
+    def fit_targets(self, targets: Sequence[Target], confounder: bool) -> None:
+        """Regress these targets in place of those before; with `confounder`, look for hidden causes of them."""
+        moving = [target for target in targets if target.moves.shape[1]]
+        names = [target.factor.name for target in moving]
+        every = np.ones(self.engine.x.shape[1])
+        problems = thread_map(lambda t: self.engine.problem(f"target {t.factor.name}", t.moves, every), moving)
+        kernels = self.engine.learn(problems)
+        pooled = self._fits(names, problems, kernels, Variation())
+        self.pooled.fits.clear()
+        self.pooled.fits.update(pooled)
+        self.hidden.clear()
+        if not confounder:
+            return
+        variation = Variation(self.data.starts)
+        within = self._fits(names, problems, kernels, variation)
+        self.hidden.update(
             name
-            for name, (problem, _, _, prediction) in fits.items()
+            for name, (problem, _, _, prediction) in within.items()
             if has_hidden_cause(problem.target - pooled[name].prediction, problem.target - prediction, self.data.starts)
-        }
-        if hidden:
-            self.within = self.analysis(variation, fits)
-        return hidden
+        )
+        if self.hidden:
+            if self.within is self.pooled:
+                self.within = self._analysis(variation)
+            self.within.fits.clear()
+            self.within.fits.update(within)
 
-    def analysis(self, variation: Variation, fits: dict[str, FullFit] | None = None) -> Analysis:
+    def _analysis(self, variation: Variation) -> Analysis:
         engine, centred = self.engine, variation.centre(self.engine.x)
+        predicted = np.zeros_like(engine.x)
 
         def source(
             columns: np.ndarray, problem: Problem, kernel: LearnedKernel, fitted: tuple[Fit, np.ndarray]
         ) -> Source:
             error = variation.centre(problem.target - fitted[1])
             prediction = problem.target - error
+            predicted[:, columns] = prediction
             basis = Basis(centred, problem.keep, variation.centre(prediction))
-            return Source(columns, problem.keep, kernel, basis, basis.remove(error), prediction)
+            residual = basis.remove(error)
+            squares = episode_squares(residual, self.data.starts)
+            return Source(columns, problem.keep, kernel, basis, residual, squares, prediction)
 
         fitted = engine.cross_fit(self._inputs, self._input_kernels, variation.starts)
         sources = thread_map(source, self.data.columns, self._inputs, self._input_kernels, fitted)
-        return Analysis(variation, sources, self._fits(variation) if fits is None else fits)
+        return Analysis(variation, sources, predicted, {})
 
-    def _fits(self, variation: Variation) -> dict[str, FullFit]:
-        fits = self.engine.cross_fit(self._targets, self._kernels, variation.starts)
-        parts = zip(self._names, self._targets, self._kernels, fits, strict=True)
+    def _fits(
+        self, names: list[str], problems: list[Problem], kernels: list[LearnedKernel], variation: Variation
+    ) -> dict[str, FullFit]:
+        fits = self.engine.cross_fit(problems, kernels, variation.starts)
+        parts = zip(names, problems, kernels, fits, strict=True)
         return {name: FullFit(problem, kernel, *fit) for name, problem, kernel, fit in parts}

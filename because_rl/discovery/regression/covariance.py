@@ -162,11 +162,20 @@ def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level:
     error = np.add.reduceat(products, starts).std(0, ddof=1) * np.sqrt(groups) / n
     variance = np.outer((rx**2).mean(0), (ry**2).mean(0)).reshape(-1)
     share = np.divide(error**2, variance, out=np.ones_like(variance), where=variance > 1e-24)
+    linear, projected = critical_values(level, pairs, groups)
+    kurtosis = float(np.median((ry**4).mean(0) / np.maximum((ry**2).mean(0) ** 2, 1e-300)))
+    return float(min(1.0, max(np.median(share) * linear**2, kurtosis / 3 / n * projected**2)))
+
+
+def critical_values(level: float, pairs: int, groups: int) -> tuple[float, float]:
+    """What the covariance test and the projected test need to be significant at this level with probability .8.
+
+    In standard errors, for so many pairs of columns and episodes.
+    """
     power = stats.norm.isf(0.2)
     linear = stats.t.isf(level * COVARIANCE_PART / 2 / pairs, groups - 1) + power
     projected = np.sqrt(2) * (stats.norm.isf(level * (1 - COVARIANCE_PART)) + power)
-    kurtosis = float(np.median((ry**4).mean(0) / np.maximum((ry**2).mean(0) ** 2, 1e-300)))
-    return float(min(1.0, max(np.median(share) * linear**2, kurtosis / 3 / n * projected**2)))
+    return float(linear), float(projected)
 
 
 def combine(p_covariance: float, p_projected: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from because_rl.discovery.regression.kernel_ridge import (
     learn,
     predict,
 )
-from because_rl.discovery.regression.threads import thread_map
+from because_rl.discovery.regression.threads import cores, thread_map
 from because_rl.rng import stream
 
 
@@ -56,11 +56,10 @@ class Engine:
     `folds` are the K slices of rows; `seed` determines the choice of centres and rows.
     """
 
-    concurrent_targets: ClassVar[int] = 1
-    """how many targets are best tested at a time"""
-
     def __init__(self, x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int):
         self.x, self.folds, self.budget, self.seed = x, folds, budget, seed
+        self.concurrent_targets = cores()
+        """how many targets are best tested at a time"""
         self._rows = Rows([x[f] for f in folds])
         self.spread = np.atleast_2d(np.cov(x.T))
         self._fold_of = np.repeat(np.arange(len(folds)), [f.stop - f.start for f in folds])

@@ -102,10 +102,9 @@ def _double_precision() -> Iterator[None]:
 class AcceleratedEngine(Engine):
     """Gives the same results as `Engine`, up to rounding."""
 
-    concurrent_targets = 4  # while the host compares one target's pairs, the GPU fits another's
-
     def __init__(self, x: np.ndarray, folds: Sequence[slice], budget: Budget, seed: int):
         super().__init__(x, folds, budget, seed)
+        self.concurrent_targets = 4  # while the host compares one target's pairs, the GPU fits another's
         self._sizes = [f.stop - f.start for f in folds]
         self._padded = -(-max(self._sizes) // ROW_STEP) * ROW_STEP
         with _double_precision():

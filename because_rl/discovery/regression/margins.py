@@ -25,6 +25,8 @@ from because_rl.rng import stream
 
 WRAPS = 5
 """Jumps from end to end that show that a column wraps."""
+FEWEST = 10
+"""Episodes of a fold that are kept however many rows they have."""
 FAR = 10.0
 """Robust standard deviations beyond which changes are clipped."""
 
@@ -77,8 +79,11 @@ class Prepared:
     """the rows of each fold"""
 
 
-def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
-    """Sort, standardise and split the rows into `folds` folds of whole episodes, shuffled by `seed`."""
+def prepare(variables: Variables, folds: int, seed: int, max_rows: int | None = None) -> Prepared:
+    """Sort, standardise and split the rows into `folds` folds of whole episodes, shuffled by `seed`.
+
+    Beyond `max_rows` rows, whole episodes are drawn (see `draw_episodes`); None: all rows are used.
+    """
     input_place, inputs = _by_name(variables.inputs)
     target_place, targets = _by_name(variables.targets)
     raw_x = [np.asarray(variables.x[k], np.float64) for k in input_place]
@@ -92,6 +97,9 @@ def prepare(variables: Variables, folds: int, seed: int) -> Prepared:
                 fix="drop or repair these rows.",
             )
     order, starts, slices = _canonical(np.hstack(raw_x + raw_y), variables.episode, folds, seed)
+    if max_rows is not None and len(order) > max_rows:
+        taken, starts, slices = draw_episodes(starts, slices, max_rows)
+        order = order[taken]
     raw_x, raw_y = [a[order] for a in raw_x], [a[order] for a in raw_y]
 
     varying = [k for k, a in enumerate(raw_x) if _varies(a).any()]
@@ -217,3 +225,34 @@ def _canonical(
     cuts = starts[[int(np.argmin(np.abs(starts - n * k / folds))) for k in range(folds + 1)]]
     order = by_content[np.argsort(rank[label], kind="stable")]
     return order, starts[:-1], tuple(slice(int(a), int(b)) for a, b in pairwise(cuts))
+
+
+def draw_episodes(
+    starts: np.ndarray, folds: tuple[slice, ...], max_rows: int
+) -> tuple[np.ndarray, np.ndarray, tuple[slice, ...]]:
+    """At most about `max_rows` rows of whole episodes, the same number from each fold.
+
+    Each fold keeps its first episodes, which are in random order. At least `FEWEST` episodes of a fold are kept, since
+    episodes are the units of replication; where these have more rows, each keeps the same share of its rows.
+
+    Returns:
+        The numbers of the rows taken, in their order; among them, the first row of each episode, and the folds.
+
+    >>> rows, starts, folds = draw_episodes(np.arange(0, 120, 2), (slice(0, 60), slice(60, 120)), 48)
+    >>> len(rows), starts.tolist()[:3], folds
+    (48, [0, 2, 4], (slice(0, 24, None), slice(24, 48, None)))
+    """
+    stops, share = np.r_[starts[1:], folds[-1].stop], max_rows // len(folds)
+    taken: list[np.ndarray] = []
+    counts: list[int] = []
+    for fold in folds:
+        own = np.flatnonzero((starts >= fold.start) & (starts < fold.stop))
+        ends = stops[own] - fold.start
+        own = own[: max(FEWEST, int(np.searchsorted(ends, share, side="right")))]
+        step = max(1, -(-int(ends[: len(own)][-1]) // max(share, 1))) if len(own) <= FEWEST else 1
+        taken += [np.arange(starts[k], stops[k], step) for k in own]
+        counts.append(len(own))
+    lengths = np.array([len(rows) for rows in taken])
+    first = np.r_[0, np.cumsum(lengths)]
+    cuts = first[np.r_[0, np.cumsum(counts)]]
+    return np.concatenate(taken), first[:-1], tuple(slice(int(a), int(b)) for a, b in pairwise(cuts))

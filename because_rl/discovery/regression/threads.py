@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -26,11 +27,23 @@ def cores() -> int:
 def thread_map(function: Callable[..., Any], *arguments: Sequence[Any], threads: int | None = None) -> list[Any]:
     """Like `map`, in `threads` threads (None: one per core), in the order of the arguments.
 
+    Called with None in a thread of another `thread_map`, it runs in that thread alone: the cores are taken.
+
     >>> thread_map(lambda a, b: a + b, [1, 2], [10, 20])
     [11, 22]
     """
-    with one_blas_thread(), ThreadPoolExecutor(threads or cores()) as pool:
+    if threads is None and getattr(_thread, "is_worker", False):
+        return list(map(function, *arguments))
+    count = threads or cores()
+    with one_blas_thread(), ThreadPoolExecutor(count, initializer=_mark_worker, initargs=(count > 1,)) as pool:
         return list(pool.map(function, *arguments))
+
+
+_thread = threading.local()
+
+
+def _mark_worker(is_worker: bool) -> None:
+    _thread.is_worker = is_worker
 
 
 @cache
