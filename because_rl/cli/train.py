@@ -159,7 +159,7 @@ def discover(
     title = f"{result['dataset']}: {len(rows)} of {len(result['edges'])} edges kept"
     for status in ("excluded", "undetermined"):
         title += f", {sum(e['status'] == status for e in result['edges'])} pairs {status}"
-    title += rows_used(result["settings"])
+    title += rows_used(result.get("settings", {}))
     title += f"; written to {result['folder']}"
     if "score" in result:
         title += f"; against the true graph F1 {result['score']['f1']:.3f}, SHD {result['score']['shd']}"

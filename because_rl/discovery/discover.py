@@ -13,9 +13,9 @@ from because_rl.discovery.independence.fisherz import FisherZ
 from because_rl.discovery.independence.gtest import GTest
 from because_rl.discovery.independence.l0 import L0
 from because_rl.discovery.independence.residual import ResidualTest
+from because_rl.discovery.independence.target_log import Counter, TargetLog, evidence_key
 from because_rl.discovery.mask import CausalMask, decide
 from because_rl.discovery.mbar import reweight
-from because_rl.discovery.target_log import Counter, TargetLog, evidence_key
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from because_rl.discovery.regression.confounder import episode_constants
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from because_rl.discovery.regression import gpu_engine, kernel_ridge
-from because_rl.discovery.regression.confounder import episode_constants
 from because_rl.discovery.regression.covariance import Basis, combine, covariance_test, projected_test
 from because_rl.discovery.regression.engine import Budget, Engine, draw_rows
 from because_rl.discovery.regression.gpu_engine import AcceleratedEngine

@@ -38,6 +38,7 @@ import numpy as np
 
 from because_rl.discovery.independence.base import Evidence, IndependenceTest
 from because_rl.discovery.independence.regressions import Analysis, FullFit, Regressions, Source
+from because_rl.discovery.independence.target_log import TargetLog
 from because_rl.discovery.regression.covariance import (
     COVARIANCE_PART,
     combine,
@@ -51,7 +52,6 @@ from because_rl.discovery.regression.margins import Prepared, Target, prepare
 from because_rl.discovery.regression.redundancy import loss, loss_after_pruning, relatives, variation
 from because_rl.discovery.regression.screening import SHARE, changes, covariance_tests
 from because_rl.discovery.regression.threads import cores, one_blas_thread, thread_map
-from because_rl.discovery.target_log import TargetLog
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from because_rl.discovery.independence.base import Evidence, IndependenceTest
-from because_rl.discovery.mask import pack_evidence, unpack_evidence
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.io import arrays_sha256, read_arrays, sha256, write_arrays
@@ -58,7 +59,7 @@ class TargetLog:
             arrays = read_arrays(file)
         except BecauseError:
             return False
-        texts = unpack_evidence(arrays.pop("texts"))
+        texts = json.loads(arrays.pop("texts").tobytes())
         for name in NUMBERS:
             getattr(out, name)[:, j] = arrays[name]
         for name in ("why", "needs"):
@@ -75,7 +76,8 @@ class TargetLog:
                 for name in ("why", "needs")
             }
             arrays = {name: getattr(out, name)[:, j].copy() for name in NUMBERS}
-            write_arrays(file, arrays | {"texts": pack_evidence({"target": target} | texts)})
+            packed = np.frombuffer(json.dumps({"target": target} | texts).encode(), np.uint8)
+            write_arrays(file, arrays | {"texts": packed})
         self.report()
 
     def _file(self, j: int) -> Path | None:
