@@ -10,6 +10,7 @@ from because_rl.discovery.independence import residual
 from because_rl.discovery.independence.residual import ResidualTest
 from because_rl.discovery.regression.covariance import covariance_test, detectable_effect
 from because_rl.discovery.regression.engine import Budget, Engine
+from because_rl.discovery.regression.gpu_engine import AcceleratedEngine
 from because_rl.discovery.regression.margins import FEWEST, draw_episodes
 from because_rl.discovery.regression.screening import changes, covariance_tests, episode_squares
 from because_rl.discovery.regression.threads import thread_map
@@ -109,6 +110,16 @@ def test_screened_results_do_not_depend_on_threads_or_the_order_of_factors(monke
     three = test(shuffled)
     for name in ("p", "statistic", "effect", "detectable"):
         np.testing.assert_array_equal(getattr(three, name), getattr(one, name)[np.ix_(i, j)])
+
+
+@pytest.mark.slow
+def test_screening_gives_the_same_with_the_compiled_engine(monkeypatch):
+    test, data = replace(QUICK, thorough=0), variables(chain(n=800, states=3, actions=1))
+    plain = test(data)
+    monkeypatch.setattr(residual, "make_engine", AcceleratedEngine)
+    compiled = test(data)
+    for name in ("p", "effect", "detectable"):
+        np.testing.assert_allclose(getattr(compiled, name), getattr(plain, name), rtol=1e-3, atol=1e-6)
 
 
 def test_maps_in_threads_of_a_map_start_no_threads_of_their_own(monkeypatch):

@@ -220,7 +220,7 @@ class _TargetTest:
         small = {
             i: change
             for i, change in zip(inputs, changed, strict=True)
-            if change.effect(error) < SHARE * test.least_effect and not self._is_redundant(analysis.sources[i], y)
+            if change.effect(error) < SHARE * test.least_effect
         }
         if small:
             sources, slopes = [analysis.sources[i] for i in small], [change.slope for change in small.values()]
