@@ -7,9 +7,10 @@ Every pair gets one of four verdicts:
 - *undetermined*: everything else. The data cannot decide; `why` says the reason, and `needs` what would decide.
 - *forced* or *forbidden*: set by the user, or by the assumption that a factor depends on its own past.
 
-A missed edge costs more than a spurious one, so undetermined edges are kept. The exception are inputs that never
-change in an episode, unless their role is 'context': no data distinguish them from a hidden cause, and they are left
-out.
+Undetermined edges are kept where the data give a reason: a trace of dependence, an input that could stand in for
+others or whose deciding situation was never logged, or a mask that predicts worse without it. Where the rows show no
+sign of an edge and are too few to exclude it, it is left out. So are inputs that never change in an episode, unless
+their role is 'context', since no data distinguish them from a hidden cause.
 
 The paper's thresholds are 1e-8 for Lift, 1e-4 for Unlock and 1e-6 for Crash.
 """
@@ -233,7 +234,7 @@ def decide(
     established = (p < threshold) & counts & np.isfinite(evidence.detectable)
     excluded = ~counts & (evidence.detectable <= test.excluding_effect)
     status = np.where(established, "established", np.where(excluded, "excluded", "undetermined")).astype("U12")
-    kept = status != "excluded"
+    kept = established | ((status == "undetermined") & np.isinf(evidence.detectable))
     if evidence.echo is not None:
         status[evidence.echo & established] = "undetermined"
         kept &= ~evidence.echo

@@ -28,16 +28,16 @@ def wait_for_lines(capsys, count):
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(console, "EVERY", 0.05)
-    with progress_bar("Discovering [a]", "masks") as report:
+    with progress_bar("Discovering [a]", "targets") as report:
         report(0, 4)
         repeated = wait_for_lines(capsys, 2)  # though nothing has happened since
         report(1, 4)
         later = wait_for_lines(capsys, 2)
         report(4, 4)
-    assert repeated[0].startswith("Discovering [a]: 0 of 4 masks, 0 s")
-    assert later[-1].startswith("Discovering [a]: 1 of 4 masks, ")
+    assert repeated[0].startswith("Discovering [a]: 0 of 4 targets, 0 s")
+    assert later[-1].startswith("Discovering [a]: 1 of 4 targets, ")
     time.sleep(0.2)
-    assert [line[:31] for line in capsys.readouterr().err.splitlines()][-1:] == ["Discovering [a]: 4 of 4 masks, "]
+    assert [line[:33] for line in capsys.readouterr().err.splitlines()][-1:] == ["Discovering [a]: 4 of 4 targets, "]
     assert capsys.readouterr().err == ""  # it has ended
 
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from because_rl.discovery.discover import discover
+from because_rl.discovery.independence import residual, target_test
 from because_rl.discovery.independence.residual import ResidualTest
 from because_rl.discovery.independence.target_test import TargetTest
 from because_rl.discovery.regression.covariance import covariance_test, detectable_effect
 from because_rl.discovery.regression.engine import Budget, Engine
+from because_rl.discovery.regression.gpu_engine import AcceleratedEngine
 from because_rl.discovery.regression.margins import FEWEST, draw_episodes
 from because_rl.discovery.regression.screening import changes, covariance_tests, episode_squares
 from because_rl.discovery.regression.threads import thread_map
@@ -20,6 +22,12 @@ from because_rl.transitions import Transitions
 BUDGET = Budget(centres=60, learn_rows=600, learn_centres=60, probe_rows=600, probe_centres=60)
 QUICK = ResidualTest(budget=BUDGET)
 LENGTH = 20
+
+
+@pytest.fixture
+def screen_all(monkeypatch):
+    """However few inputs there are."""
+    monkeypatch.setattr(target_test, "FEW_INPUTS", 0)
 
 
 def chain(n=1200, states=6, actions=2, seed=0):
@@ -40,7 +48,7 @@ def variables(data):
 
 
 # Screening ------------------------------------------------------------------------------------------------
-def test_screening_changes_no_verdict(monkeypatch):
+def test_screening_changes_no_verdict(monkeypatch, screen_all):
     data, compared = chain(n=4000), []
     compare = TargetTest._compare
     monkeypatch.setattr(TargetTest, "_compare", lambda self, *a: (compared.append(self.j), compare(self, *a))[1])
@@ -107,6 +115,16 @@ def test_screened_results_do_not_depend_on_threads_or_the_order_of_factors(monke
     three = test(shuffled)
     for name in ("p", "statistic", "effect", "detectable"):
         np.testing.assert_array_equal(getattr(three, name), getattr(one, name)[np.ix_(i, j)])
+
+
+@pytest.mark.slow
+def test_screening_gives_the_same_with_the_compiled_engine(monkeypatch, screen_all):
+    test, data = replace(QUICK, thorough=0), variables(chain(n=800, states=3, actions=1))
+    plain = test(data)
+    monkeypatch.setattr(residual, "make_engine", AcceleratedEngine)
+    compiled = test(data)
+    for name in ("p", "effect", "detectable"):
+        np.testing.assert_allclose(getattr(compiled, name), getattr(plain, name), rtol=1e-3, atol=1e-6)
 
 
 def test_maps_in_threads_of_a_map_start_no_threads_of_their_own(monkeypatch):

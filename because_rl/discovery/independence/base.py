@@ -27,8 +27,8 @@ class Evidence:
     effect: np.ndarray
     """size of the dependence in [0, 1]: the share of what the other inputs leave unexplained that x_i explains"""
     detectable: np.ndarray
-    """the least effect that these rows would have shown with probability .8; inf where they can show none (no
-    positivity, a redundant or constant input)"""
+    """the least effect that these rows would have shown with probability .8; inf where they cannot decide and the edge
+    is kept (a trace of dependence, no positivity, a redundant or constant input)"""
     why: dict[tuple[str, str], str]
     """(input, target) -> why the data cannot decide, or what assumption does"""
     needs: dict[tuple[str, str], str] = field(default_factory=dict)

@@ -32,6 +32,8 @@ TRACE = 0.25
 """Share of `least_effect` from which on a significant dependence is not excluded: regressions err, and hide effects."""
 UNEXPLAINED = 1e-4
 """Share of a target's change that its established causes may leave, if no other input could be one."""
+FEW_INPUTS = 12
+"""Up to which every pair is tested in full."""
 FEW, RARE = 200, 0.05
 """Rows in which a target moves, and their share of all rows. With fewer, a small effect with a small p-value is no
 answer: the regression that measures effects has too little to learn from."""
@@ -92,13 +94,10 @@ class TargetTest:
                 full_fit.problem.target, self._predict(analysis, kept), full, data.starts, analysis.variation
             )
 
-        effect, detectable = out.effect[place, self.j], out.detectable[place, self.j]
-        excluded = [
-            i
-            for i in inputs
-            if i != self.target.own and effect[i] < test.least_effect and detectable[i] <= test.excluding_effect
-        ]
-        excluded.sort(key=lambda i: (-effect[i], out.p[place[i], self.j]))
+        p, effect, detectable = (a[place, self.j] for a in (out.p, out.effect, out.detectable))
+        established = (p < test.level) & (effect >= test.least_effect)
+        excluded = [i for i in inputs if i != self.target.own and not established[i] and np.isfinite(detectable[i])]
+        excluded.sort(key=lambda i: (-effect[i], p[i]))
         result = restore(check, set(inputs) - set(excluded), excluded, test.least_effect)
         for i in result.reopened:
             self._undetermined(i, f"without it the mask predicts {self.target.factor.name} worse than all inputs do")
@@ -134,11 +133,12 @@ class TargetTest:
     def _screen(self, analysis: Analysis, full_fit: FullFit, inputs: list[int]) -> set[int]:
         """Test the inputs that cannot have an effect that counts all at once (`screening`), and return them.
 
-        None up to `thorough` rows, or where the target moves so rarely that a p-value decides by itself.
+        None up to `thorough` rows or `FEW_INPUTS` inputs, or where the target moves so rarely that a p-value decides
+        by itself.
         """
         test, data, out, place = self.test, self.data, self.out, self.data.input_place
         y = full_fit.problem.target
-        if len(y) <= test.thorough or _moves(y)[1]:
+        if len(y) <= test.thorough or len(inputs) <= FEW_INPUTS or _moves(y)[1]:
             return set()
         ry = analysis.variation.centre(y - full_fit.prediction)
         error, columns = (ry**2).mean(0), [data.columns[i] for i in inputs]
@@ -146,7 +146,7 @@ class TargetTest:
         small = {
             i: change
             for i, change in zip(inputs, changed, strict=True)
-            if change.effect(error) < SHARE * test.least_effect and not self._is_redundant(analysis.sources[i], y)
+            if change.effect(error) < SHARE * test.least_effect
         }
         if small:
             sources, slopes = [analysis.sources[i] for i in small], [change.slope for change in small.values()]

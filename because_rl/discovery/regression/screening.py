@@ -14,7 +14,9 @@ with a probability of at most exp(-.2 n / k), k being the kurtosis of d_x: 1e-28
 40 shows the effect and these rows are no harder to predict than others (else they are drawn more often).
 
 For a screened input no regression is made of its own: E[y|z] is taken as f(x, z) - b r_x, with b the slope of d_x on
-r_x. Its covariance test and its power are computed for all screened inputs together, from products of residuals.
+r_x. Its covariance test and its power are computed for all screened inputs together, from products of residuals. What
+follows from other inputs is not projected out where the target moves (`Basis.where_moving`), since the p-value of an
+effect that cannot count decides nothing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,67 @@
+"""Discovery as a part of runs: what a stop leaves behind, that it continues, and what is said about the rows."""
+
+import numpy as np
+import pytest
+
+from because_rl.algorithms.because import BecauseConfig, estimate_mask
+from because_rl.discovery.independence.residual import ResidualTest
+from because_rl.factors import FactorSpec, pack
+from because_rl.io import read_json
+from because_rl.runs import discover as module
+from because_rl.runs.fit_page import rows_used
+from because_rl.training.run import Run
+from because_rl.transitions import Transitions
+
+SPEC = FactorSpec(pack(("x", 1, "continuous"), ("v", 1, "continuous")), pack(("push", 1, "continuous")))
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after_one(done, total):
+    if done == 1:
+        raise Stopped
+
+
+@pytest.fixture
+def data():
+    """x' = x + v, v' = v + push, in 20 episodes."""
+    rng = np.random.default_rng(0)
+    state, push = rng.normal(size=(400, 2)), rng.normal(size=(400, 1))
+    after = state + np.column_stack([state[:, 1], push[:, 0]]) + 0.1 * rng.normal(size=(400, 2))
+    return Transitions.from_arrays(state, push, after, np.arange(400) // 10, factors=SPEC, name="carts")
+
+
+def test_discovery_of_a_dataset_continues_and_leaves_only_the_graph(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "load", lambda *arguments: data)
+    monkeypatch.setattr(module, "save", lambda *arguments: None)
+    arguments = "carts", None, None, tmp_path
+    with pytest.raises(Stopped):
+        module.discover_dataset(*arguments, stop_after_one, batches=0)
+    assert list((tmp_path / "unfinished").iterdir())
+    assert not (tmp_path / "graph.json").exists()
+    calls = []
+    test = ResidualTest(max_rows=200)
+    result = module.discover_dataset(*arguments, lambda *call: calls.append(call), test=test, batches=0)
+    assert calls == [(0, 2), (1, 2), (2, 2)]
+    assert not (tmp_path / "unfinished").exists()
+    settings = read_json(tmp_path / "graph.json")["settings"]
+    assert (settings["n"], settings["rows_used"]) == (400, 200)
+    assert rows_used(result["settings"]) == ", from 200 of 400 rows in whole episodes"
+
+
+def test_the_mask_of_a_run_is_reported_by_target_and_continues(data, tmp_path):
+    config, calls = BecauseConfig(batches=0), []
+    with pytest.raises(Stopped):
+        estimate_mask(config, data, Run([0], tmp_path, lambda stage, done, total, metrics: stop_after_one(done, total)))
+    kept = tmp_path / "unfinished-mask"
+    assert list(kept.iterdir())
+    weights = estimate_mask(config, data, Run([0], tmp_path, lambda *call: calls.append(call)))
+    assert calls == [("mask", done, 2, {}) for done in range(3)]
+    assert not kept.exists()
+    np.testing.assert_array_equal(weights, estimate_mask(config, data, Run([0])))
+
+
+def test_rows_are_mentioned_only_where_not_all_are_used():
+    assert rows_used({"n": 5, "rows_used": 5}) == rows_used({"n": 5}) == rows_used({}) == ""
