@@ -7,9 +7,9 @@ Every pair gets one of four verdicts:
 - *undetermined*: everything else. The data cannot decide; `why` says the reason, and `needs` what would decide.
 - *forced* or *forbidden*: set by the user, or by the assumption that a factor depends on its own past.
 
-Undetermined edges are kept where the data give a reason: a trace of dependence, an input that could stand in for
-others or whose deciding situation was never logged, or a mask that predicts worse without it. Where the rows show no
-sign of an edge and are too few to exclude it, it is left out. So are inputs that never change in an episode, unless
+Undetermined edges are kept where the data give a reason: an input that could stand in for others, one whose deciding
+situation was never logged, or a mask that predicts worse without it. Others are left out: those of which too few rows
+show no sign, or a significant but tiny one. So are inputs that never change in an episode, unless
 their role is 'context', since no data distinguish them from a hidden cause.
 
 The paper's thresholds are 1e-8 for Lift, 1e-4 for Unlock and 1e-6 for Crash.

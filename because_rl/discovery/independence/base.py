@@ -28,7 +28,7 @@ class Evidence:
     """size of the dependence in [0, 1]: the share of what the other inputs leave unexplained that x_i explains"""
     detectable: np.ndarray
     """the least effect that these rows would have shown with probability .8; inf where they cannot decide and the edge
-    is kept (a trace of dependence, no positivity, a redundant or constant input)"""
+    is kept (no positivity, a redundant or constant input, a mask that does not suffice)"""
     why: dict[tuple[str, str], str]
     """(input, target) -> why the data cannot decide, or what assumption does"""
     needs: dict[tuple[str, str], str] = field(default_factory=dict)

@@ -215,10 +215,11 @@ class TargetTest:
         is_state = self.data.inputs[i].name in {target.factor.name for target in self.data.targets}
         return variation(source.residual, y) < (LEAST_VARIATION if is_state else 1 - self.test.redundant)
 
-    def _undetermined(self, i: int, why: str, needs: str = "") -> None:
-        """The data cannot decide whether input i matters."""
+    def _undetermined(self, i: int, why: str, needs: str = "", kept: bool = True) -> None:
+        """The data cannot decide whether input i matters; if not `kept`, it is left out while the mask suffices."""
         pair = self.data.inputs[i].name, self.target.factor.name
-        self.out.detectable[self.data.input_place[i], self.j], self.out.why[pair] = np.inf, why
+        self.out.detectable[self.data.input_place[i], self.j] = np.inf if kept else 1.0
+        self.out.why[pair] = why
         if needs:
             self.out.needs[pair] = needs
 
@@ -243,7 +244,7 @@ class TargetTest:
             elif i in self.traced:
                 p, effect = out.p[place(i)], out.effect[place(i)]
                 reason = f"significant (p {p:.1g}), but its effect is measured as {effect:.2g}"
-                self._undetermined(i, reason, "more rows, for a more accurate regression")
+                self._undetermined(i, reason, "more rows, for a more accurate regression", kept=False)
             elif self._lacks_variation(source, i, y):
                 redundant.append(i)
             elif out.detectable[place(i)] > test.excluding_effect:

@@ -3,7 +3,8 @@
 Each target is predicted, held-out by folds of whole episodes, from the inputs that its verdicts keep and from all
 inputs. The difference of squared errors is summed over each episode; Student's t over episodes says whether it is more
 than chance. If the mask loses significantly, and a share of the error that counts, its verdicts are wrong: inputs that
-were excluded come back, those with the largest effect first, until there is no loss. They are undetermined: no test
+were excluded come back, those with the largest effect first, until there is no loss; of these, only the ones without
+which there would be one stay. They are undetermined: no test
 established them, and without them the mask does not suffice.
 """
 
@@ -55,7 +56,7 @@ def compare(
 def restore(
     check: Callable[[set[int]], Sufficiency], kept: set[int], excluded: Sequence[int], least_effect: float
 ) -> Sufficiency:
-    """Add inputs to a mask until it suffices.
+    """Add inputs to a mask until it suffices, then drop those that it suffices without.
 
     Args:
         check: inputs of a mask -> how well they predict.
@@ -63,10 +64,19 @@ def restore(
         excluded: the others, the likeliest first.
         least_effect: loss that counts.
     """
+
+    def suffices(result: Sufficiency) -> bool:
+        return result.p >= LEVEL or result.loss < least_effect
+
     result, reopened = check(kept), []
     for i in excluded:
-        if result.p >= LEVEL or result.loss < least_effect:
+        if suffices(result):
             break
         reopened.append(i)
         result = check(kept | {*reopened})
+    for i in reopened[:-1]:
+        without = check(kept | {*reopened} - {i})
+        if suffices(without):
+            reopened.remove(i)
+            result = without
     return result._replace(reopened=tuple(reopened))
