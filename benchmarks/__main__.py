@@ -102,11 +102,13 @@ def bench_graphs(
     rows = [
         {"dataset": r["dataset"], "spurious": r["spurious"], "hidden causes": "yes" if r["hidden_causes"] else "no"}
         | {"F1": f"{r['f1']:.3f} [{r['low95']:.3f}, {r['high95']:.3f}]"}
-        | {name: f"{r[name]:.3f}" for name in ("precision", "recall", "shd")}
+        | {name: f"{r[name]:.3f}" for name in ("precision", "recall")}
+        | {"recall, decided": f"{r['recall_decided']:.3f}", "true excluded": r["true_excluded"]}
+        | {"undetermined": f"{r['undetermined']:.2f}"}
         | {"from distractors": r["from_distractors"], "s": round(r["seconds"], 1)}
         for r in result["rows"]
     ]
-    numbers = ("F1", "precision", "recall", "shd", "from distractors", "s")
+    numbers = ("F1", "precision", "recall", "recall, decided", "true excluded", "undetermined", "from distractors", "s")
     deliver(result, output, as_json, make_table("Discovered edges against the true graph", rows, numbers))
 
 

@@ -21,6 +21,7 @@ from because_rl.datasets.load import load
 from because_rl.datasets.recipe import Recipe, all_recipes
 from because_rl.discovery.discover import choose_test, discover
 from because_rl.discovery.independence.residual import ResidualTest
+from because_rl.discovery.mask import STATUSES
 from because_rl.graph import Graph, score
 from because_rl.io import read_json, write_json
 from because_rl.provenance import provenance
@@ -108,6 +109,9 @@ def _verdict(folder: Path, recipe: Recipe, hidden: bool) -> None:
     mask = discover(data, test=chosen, batches=0, seed=recipe.seed)
     seconds = time.perf_counter() - begin
     truth = Graph.from_dict(data.metadata["because"]["true_graph"])
+    rows = mask.rows()
+    pairs = {status: [(r["from"], r["to"]) for r in rows if r["status"] == status] for status in STATUSES}
+    sure = Graph(mask.inputs, mask.targets, frozenset(pairs["established"] + pairs["forced"]))
     result = {
         "dataset": f"{recipe.world}-{recipe.behaviour}",
         "seed": recipe.seed,
@@ -116,16 +120,23 @@ def _verdict(folder: Path, recipe: Recipe, hidden: bool) -> None:
         "test": test,
         "n": len(data),
         "seconds": round(seconds, 1),
-        "score": score(mask.graph, truth).to_dict(),
-        "score_without_rare": score(mask.graph, truth, count_rare=False).to_dict(),
-        "untestable": [[r["from"], r["to"]] for r in mask.rows() if r["status"] == "untestable"],
+        "score": score(sure, truth).to_dict(),
+        "score_without_rare": score(sure, truth, count_rare=False).to_dict(),
+        "kept": score(mask.graph, truth).to_dict(),
+        "pairs": len(rows),
+        "undetermined": [edge for edge in pairs["undetermined"]],
+        "true_undetermined": [edge for edge in pairs["undetermined"] if edge in truth.edges],
+        "true_excluded": [edge for edge in pairs["excluded"] if edge in truth.edges],
         "mask": mask.to_dict(),
     }
     write_json(path, result)
 
 
 def _row(dataset: str, spurious: int, hidden: bool, group: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over seeds, without the rare edges that data of this size cannot show (`all_f1` counts them too)."""
+    """Means over seeds of the established edges, without the rare edges that data of this size cannot show.
+
+    `all_f1` counts these too; `recall_decided` leaves out true edges that are undetermined.
+    """
     main = [v["score_without_rare"] for v in group]
     f1 = np.array([v["f1"] for v in main])
     low, high = t_interval(f1)
@@ -140,10 +151,23 @@ def _row(dataset: str, spurious: int, hidden: bool, group: list[dict[str, Any]])
         "precision": float(np.mean([v["precision"] for v in main])),
         "recall": float(np.mean([v["recall"] for v in main])),
         "shd": float(np.mean([v["shd"] for v in main])),
+        "recall_decided": float(np.mean([_recall_decided(v) for v in group])),
+        "true_excluded": sum(len(v["true_excluded"]) for v in group),
+        "undetermined": float(np.mean([len(v["undetermined"]) / v["pairs"] for v in group])),
+        "kept_precision": float(np.mean([v["kept"]["precision"] for v in group])),
+        "kept_recall": float(np.mean([v["kept"]["recall"] for v in group])),
         "all_f1": float(np.mean([v["score"]["f1"] for v in group])),
         "from_distractors": sum(map(_from_distractors, main)),
         "seconds": float(np.median([v["seconds"] for v in group])),
     }
+
+
+def _recall_decided(verdict: dict[str, Any]) -> float:
+    """Share of the true edges that are established, of those that the data decide."""
+    missed = len(verdict["score"]["missed"])
+    true = missed / max(1 - verdict["score"]["recall"], 1e-12) if missed else 1.0
+    decided = true - len(verdict["true_undetermined"])
+    return 1.0 if not missed else float((true - missed) / decided)
 
 
 def _from_distractors(edge_score: dict[str, Any]) -> int:

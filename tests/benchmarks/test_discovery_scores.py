@@ -33,11 +33,17 @@ def test_the_unlock_graph_scores_well(tmp_path):
 
 def test_row_averages_seeds_and_counts_distractors():
     def verdict(seed, f1, false):
-        score = {"f1": f1, "precision": 1.0, "recall": 0.5, "shd": 3, "missed": [], "false": false}
-        return {"seed": seed, "seconds": 1.0, "score": score, "score_without_rare": score}
+        missed = [("push", "ped1"), ("dx", "ped1")]
+        score = {"f1": f1, "precision": 1.0, "recall": 0.5, "shd": 3, "missed": missed, "false": false}
+        doubt = {"pairs": 8, "undetermined": [*missed[:1], ("a", "b")], "true_undetermined": missed[:1]}
+        scores = {"score": score, "score_without_rare": score, "kept": score}
+        return {"seed": seed, "seconds": 1.0, "true_excluded": missed[1:]} | scores | doubt
 
     group = [verdict(11, 0.8, [["colour", "cube_x"], ["dx", "cube_y"]]), verdict(12, 1.0, [["marker_2", "ped1"]])]
     row = _row("lift-random", 1, True, group)
     assert row["f1"] == pytest.approx(0.9)
     assert row["from_distractors"] == 2
+    assert row["undetermined"] == 0.25
+    assert row["true_excluded"] == 2
+    assert row["recall_decided"] == pytest.approx(2 / 3)  # two of four true edges, one of which is undetermined
     assert row["low95"] < 0.9 < row["high95"]
