@@ -9,8 +9,8 @@ Every pair gets one of four verdicts:
 
 Undetermined edges are kept where the data give a reason: an input that could stand in for others, one whose deciding
 situation was never logged, or a mask that predicts worse without it. Others are left out: those of which too few rows
-show no sign, or a significant but tiny one. So are inputs that never change in an episode, unless
-their role is 'context', since no data distinguish them from a hidden cause.
+show no sign (the G-test keeps these too), or a significant but tiny one. So are inputs that never change in an episode,
+unless their role is 'context', since no data distinguish them from a hidden cause.
 
 The paper's thresholds are 1e-8 for Lift, 1e-4 for Unlock and 1e-6 for Crash.
 """
@@ -234,7 +234,8 @@ def decide(
     established = (p < threshold) & counts & np.isfinite(evidence.detectable)
     excluded = ~counts & (evidence.detectable <= test.excluding_effect)
     status = np.where(established, "established", np.where(excluded, "excluded", "undetermined")).astype("U12")
-    kept = established | ((status == "undetermined") & np.isinf(evidence.detectable))
+    reason = np.isinf(evidence.detectable) | test.keeps_undetermined
+    kept = established | ((status == "undetermined") & reason)
     if evidence.echo is not None:
         status[evidence.echo & established] = "undetermined"
         kept &= ~evidence.echo

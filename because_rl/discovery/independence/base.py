@@ -53,6 +53,8 @@ class IndependenceTest(ABC):
     says nothing of its power (`Evidence.detectable` is 0 or inf)"""
     excluding_effect: ClassVar[float] = 0.0
     """largest `Evidence.detectable` of a pair that is excluded"""
+    keeps_undetermined: ClassVar[bool] = False
+    """whether every undetermined edge is kept, also where rows are merely too few"""
     parallel_in_threads: ClassVar[bool] = False
     """whether several tests in threads are faster than one after the other"""
 

@@ -55,6 +55,7 @@ class GTest(IndependenceTest):
     least_n = 100
     least_effect = 0.05
     excluding_effect = 0.05
+    keeps_undetermined = True  # where values are few, what is hardly logged is what decides
     parallel_in_threads = True  # nearly all of the time is spent in NumPy, on one core
 
     def __init__(self, alpha: float = 0.002, permutations: int = 9999, scan: int = 499, threshold: float = 0.002):
