@@ -131,6 +131,7 @@ def discover(
     as_json: Json = False,
 ) -> None:
     """Find which factors drive which: a causal graph from logged transitions. Stopped, the same command continues."""
+    from because_rl.discovery.mask import sufficiency_text
     from because_rl.runs.discover import discover_dataset
     from because_rl.runs.fit_page import rows_used, undetermined_rows
 
@@ -163,6 +164,8 @@ def discover(
     title += f"; written to {result['folder']}"
     if "score" in result:
         title += f"; against the true graph F1 {result['score']['f1']:.3f}, SHD {result['score']['shd']}"
+    if not as_json and (checked := sufficiency_text(result.get("sufficiency", {}))):
+        print(f"The mask. {checked}")
     if not as_json and (undetermined := undetermined_rows(result["edges"])):
         emit(None, False, make_table("Undetermined: these data cannot decide", undetermined, wrap=("why", "needs")))
     emit(result, as_json, make_table(title, rows, ("p", "effect", "detectable", "weight")))

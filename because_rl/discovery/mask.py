@@ -180,6 +180,21 @@ def current_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(row) | {"status": "undetermined" if status == "excluded" and "why" in row else status, "kept": kept}
 
 
+def sufficiency_text(sufficiency: Mapping[str, Mapping[str, Any]]) -> str:
+    """In a sentence: does the mask predict as well as all inputs, and what came back for it; '' if nobody asked.
+
+    >>> sufficiency_text({"x": {"loss": 0.0, "p": 0.4, "reopened": ["push"]}})
+    'Held-out, it predicts every factor as well as all inputs do; for this push -> x came back.'
+    """
+    if not sufficiency:
+        return ""
+    worse = [f"{name} ({check['loss']:.2f})" for name, check in sufficiency.items() if not check.get("suffices", True)]
+    back = [f"{source} -> {name}" for name, check in sufficiency.items() for source in check["reopened"]]
+    text = "Held-out, it predicts "
+    text += f"worse than all inputs: {', '.join(worse)}" if worse else "every factor as well as all inputs do"
+    return text + (f"; for this {', '.join(back)} came back." if back else ".")
+
+
 def benjamini_yekutieli(p: np.ndarray) -> np.ndarray:
     """Adjusted p-values that control the false discovery rate under any dependence.
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from because_rl.discovery.mask import current_row
+from because_rl.discovery.mask import current_row, sufficiency_text
 from because_rl.report.markup import Html, fold, join, table, tag
 
 STEP, BETWEEN = 30, 300
@@ -103,7 +103,7 @@ def _summary(graph: Mapping[str, Any], edges: list[dict[str, Any]]) -> str:
         omitted = sum(e["status"] == "undetermined" and not e["kept"] for e in edges)
         text += f", and leave {counts['undetermined']} undetermined"
         text += f", of which {omitted} are left out" if omitted else ""
-    return text + "."
+    return f"{text}. {sufficiency_text(graph.get('sufficiency', {}))}".rstrip()
 
 
 def _legend(drawn: list[dict[str, Any]]) -> Html:

@@ -51,6 +51,7 @@ GRAPH = {
         edge("marker", "y", "excluded", 0.0, p=0.9, detectable=0.0),
     ],
     "settings": {"test": "gtest", "threshold": 0.002, "n": 100},
+    "sufficiency": {"y": {"loss": 0.25, "p": 1e-3, "reopened": ["push"], "suffices": False}},
     "score": {"f1": 0.8, "missed": [[NAME, "y"]], "false": [["push", "y"]]},
 }
 FACTORS = [
@@ -110,6 +111,7 @@ def test_page_shows_success_films_graph_models_and_settings(tmp_path):
         ["forced", "forced", "undetermined", "unstable", "missed", "false", "omitted"]
     )
     assert "The data exclude 3 pairs, which are not drawn, and leave 2 undetermined, of which 1 are left out" in text
+    assert "it predicts worse than all inputs: y (0.25); for this push -&gt; y came back." in text
     legend = re.findall(r'<li><i class="(\w+)"></i> ', text)
     assert legend == ["forced", "undetermined", "omitted", "unstable", "false", "missed"]
     assert "undetermined, p 1e-09, weight 1.00; y is &lt;i&gt;constant" in text  # when pointed at

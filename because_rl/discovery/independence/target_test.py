@@ -102,7 +102,12 @@ class TargetTest:
         for i in result.reopened:
             self._undetermined(i, f"without it the mask predicts {self.target.factor.name} worse than all inputs do")
         names = [data.inputs[i].name for i in result.reopened]
-        out.sufficiency[self.target.factor.name] = {"loss": result.loss, "p": result.p, "reopened": names}
+        out.sufficiency[self.target.factor.name] = {
+            "loss": result.loss,
+            "p": result.p,
+            "reopened": names,
+            "suffices": result.suffices,
+        }
 
     def _test(self, analysis: Analysis, inputs: list[int]) -> None:
         """Test these inputs against the change of the target."""

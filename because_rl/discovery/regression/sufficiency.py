@@ -32,6 +32,7 @@ class Sufficiency(NamedTuple):
     """of 'the mask predicts as well as all inputs'"""
     reopened: tuple[int, ...] = ()
     """inputs that came back"""
+    suffices: bool = True
 
 
 def compare(
@@ -79,4 +80,4 @@ def restore(
         if suffices(without):
             reopened.remove(i)
             result = without
-    return result._replace(reopened=tuple(reopened))
+    return result._replace(reopened=tuple(reopened), suffices=suffices(result))
