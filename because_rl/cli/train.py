@@ -159,7 +159,7 @@ def discover(
     ]
     title = f"{result['dataset']}: {len(rows)} of {len(result['edges'])} edges kept"
     for status in ("excluded", "undetermined"):
-        title += f", {sum(e['status'] == status for e in result['edges'])} pairs {status}"
+        title += f", {sum(e['status'] == status for e in result['edges'])} {status}"
     title += rows_used(result.get("settings", {}))
     title += f"; written to {result['folder']}"
     if "score" in result:

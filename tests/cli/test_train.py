@@ -74,7 +74,7 @@ def test_discover_lists_what_is_undetermined_with_its_reason(monkeypatch):
     monkeypatch.setattr("because_rl.runs.discover.discover_dataset", lambda *a, **k: result)
     text = because("discover", "d").stdout
     flat = " ".join(text.replace("│", " ").split())
-    assert "3 of 5 edges kept, 1 pairs excluded, 2 pairs undetermined" in flat
+    assert "3 of 5 edges kept, 1 excluded, 2 undetermined" in flat
     assert [line.split()[1] for line in text.splitlines() if line.startswith("│")][-3:] == ["x", "u", "w"]
     assert "0.013" in text or "0.012" in text
     for word in (*why.split(), *needs.split(), "constant"):
