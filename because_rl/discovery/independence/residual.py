@@ -19,10 +19,11 @@ Beyond `max_rows` rows, whole episodes are drawn; the power is that of the rows 
 - effect = 1 - error(x, z) / error(z), held-out: the share of what z leaves unexplained that x explains, in the
   column where it is largest. At large n regression error gives small p-values with tiny effects, so an edge requires
   both.
-- detectable: the least effect that the tests would have shown (`covariance.detectable_effect`), had x varied as much
-  of its own accord as it varies in all: an input that follows from the others shows little of what it does.
-- Undetermined also: the input or the target does not vary; the target moves too rarely; the input could stand in for
-  others from which it follows (`redundancy`); or the mask without it predicts worse (`sufficiency`).
+- detectable: the least effect that the tests would have shown (`covariance.detectable_effect`); 0 where the
+  established causes explain the target, so that nothing is left for another input.
+- Undetermined also: the input or the target does not vary; the target moves too rarely; the dependence is significant,
+  but measured as tiny; the input could stand in for others from which it follows (`redundancy`); or the mask without
+  it predicts worse (`sufficiency`).
 
 Assumptions: a smooth regression can learn the conditional means at this n; episodes are independent of one another;
 hidden causes, if any, are constant in an episode and mostly shift the next state.
