@@ -264,6 +264,35 @@ def bench_run(
     deliver(result, output, as_json, make_table("Seconds of one experiment", rows, tuple(rows[0])[2:]))
 
 
+@bench.command(
+    "ladder", epilog="Example: python -m benchmarks ladder crash-O-expert --keep work/ladder -o results/ladder.json"
+)
+def bench_ladder(
+    task: Annotated[str, typer.Argument(help="One of the 18 tasks, such as crash-O-expert.")],
+    keep: Annotated[Path, typer.Option(help="Folder for datasets, agents and rungs, from which a later run resumes.")],
+    seed: Annotated[int, typer.Option(help="Dataset seed, one for development: 500 to 599.")] = 500,
+    method: Annotated[str, typer.Option(help="A method that learns a world model.")] = "because",
+    seeds: Annotated[int, typer.Option(help="Seeds trained as one program.")] = 1,
+    episodes: Annotated[int, typer.Option(help="Development scenes.")] = 100,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method: 'batch=256'; repeatable.")
+    ] = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Success with each part of a method replaced by the truth, one at a time: which part is the limit?"""
+    from benchmarks.ladder.run import ladder
+
+    overrides = dict(setting(text) for text in settings or ())
+    with progress_bar("Climbing", "rungs") as report:
+        result = ladder(task, seed, keep, method, seeds, episodes, overrides, report)
+    rows = [
+        {"rung": row["rung"], "success": f"{row['success']:.1%}", "95%": f"{row['low95']:.1%} to {row['high95']:.1%}"}
+        for row in result["rows"]
+    ]
+    deliver(result, output, as_json, make_table(f"{task}, dataset seed {seed}", rows, ("success", "95%")))
+
+
 @bench.command("clients", epilog="Example: python -m benchmarks clients -o results/worlds/clients.json")
 def bench_clients(
     steps: Annotated[int, typer.Option(help="Training steps of each client.")] = 1000,

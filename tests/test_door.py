@@ -10,7 +10,7 @@ import pytest
 import because_rl as br
 from because_rl.datasets.collect import collect
 from because_rl.datasets.recipe import Recipe
-from because_rl.training.saved import AGENT, WEIGHTS
+from because_rl.training.saved import AGENT, FORMAT, WEIGHTS
 from tests.support import REPOSITORY, because, small
 
 TINY = {"hidden": 8, "batch": 32, "world_steps": 40, "energy_steps": 20, "energy_hidden": 8}
@@ -111,7 +111,7 @@ def test_damaged_and_foreign_agents_are_refused(saved, tmp_path):
     for file, content, message in (
         (WEIGHTS, weights[:-1] + bytes([weights[-1] ^ 1]), "not what was written"),
         (AGENT, record.replace('"horizon": 10', '"horizon": 11'), "not what was written"),
-        (AGENT, record.replace('"format": 1', '"format": 9'), "has format 9"),
+        (AGENT, record.replace(f'"format": {FORMAT}', '"format": 9'), "has format 9"),
         (AGENT, record[:-9], "not valid JSON"),
     ):
         before = (saved / file).read_bytes()

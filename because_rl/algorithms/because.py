@@ -10,7 +10,9 @@ The file follows Algorithm 1 of the paper; equation numbers are the paper's.
 Where it departs from the paper, and why: the mask is estimated once, from the factors themselves, and does not return
 to the features in later rounds, since tests on factors do not depend on phi and mu; the next state is a readout of
 phi, not of phi^T M mu (`models.bilinear`); and the mask gates the inputs of phi, so that a non-parent has no path to
-its target. The paper's ablations are settings (`presets.VARIANTS`).
+its target. The paper's energy is of the goal's own factors, through the mask. Here it also sees the edges that the data
+cannot decide, and the least certain of all factors that lead to the goal counts: where logged data never separated two
+causes, a plan that separates them pays. The paper's ablations are settings (`presets.VARIANTS`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,14 +31,15 @@ from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.graph import Graph
-from because_rl.io import arrays_sha256, remove_folder
+from because_rl.io import arrays_sha256, remove_folder, unpack_json
 from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten_mu
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
 from because_rl.models.layout import Layout
+from because_rl.models.likelihood import per_target
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary, prepare
 from because_rl.planning.agent import PlanningMethod
-from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
+from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask, goal_ancestors
 from because_rl.training.method import Agent
 from because_rl.training.run import Run, Seeds, as_run
 from because_rl.training.stage import Stage
@@ -56,6 +59,10 @@ class BecauseConfig(PlanningConfig):
     """of trajectories, over which the mask is averaged (M-bar); 0: one mask of all the data"""
     mask_rows: int | None = None
     """transitions from which the mask is estimated, in whole episodes spread over the data; None: all"""
+    undetermined: Literal["kept", "open", "closed"] = "kept"
+    """which edges that the data cannot decide the world model sees: those that `discover` keeps, all of them or none"""
+    feared: Literal["goal", "ancestors"] = "ancestors"
+    """the targets whose energies count as uncertainty: those that the goal is about, or all that lead to them"""
     weights: Weights = field(default_factory=Weights)
     energy: EnergyWeights = field(default_factory=EnergyWeights)
 
@@ -71,19 +78,22 @@ class Because(PlanningMethod):
         c, run, prepared = self.config, as_run(seeds), prepare(data)
 
         # Lines 5 to 9: the causal mask, estimated on batches of trajectories and averaged to M-bar (equations 5, 7)
-        mask = estimate_mask(c, data, run, mask)
-        gates = broadcast_over_seeds(make_gates(prepared.layout, mask), len(run.seeds))
+        edges = estimate_mask(c, data, run, mask)
+        gates, possible = (make_gates(prepared.layout, weights) for weights in edges)
+        feared = jnp.asarray(feared_targets(c, prepared.layout, edges.possible))
+        gates, possible, feared = broadcast_over_seeds((gates, possible, feared), len(run.seeds))
 
         # Line 4: the world model, phi and mu under the mask (equation 6)
         world = run.fit(world_model_stage(c, prepared), prepared.train, gates)
 
         # Line 11: the energy on the causal representation, our measure of uncertainty (equation 8)
         whitening = whiten_mu(world, prepared.stats, prepared.train["next_state"])
-        energy = run.fit(energy_stage(c, prepared), prepared.train, (world, whitening, gates))
+        energy = run.fit(energy_stage(c, prepared), prepared.train, (world, whitening, gates, possible))
 
         # Lines 12 to 18: candidates from the behaviour policy, the best of them by pessimistic return (equation 9)
-        proposals = fit_proposals(c, prepared, run, mask)
-        return self.make_agent(prepared, run, {"world": world, "energy": energy, "gates": gates}, proposals)
+        proposals = fit_proposals(c, prepared, run, edges.mask)
+        model = {"world": world, "energy": energy, "gates": gates, "possible": possible, "feared": feared}
+        return self.make_agent(prepared, run, model, proposals)
 
     def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
         layout, c = summary.layout, self.config
@@ -91,29 +101,45 @@ class Because(PlanningMethod):
             "world": BilinearModel(layout, key, hidden=c.hidden),
             "energy": EnergyModel(layout, key, hidden=c.energy_hidden),
             "gates": make_gates(layout, full_mask(summary.factors)),
+            "possible": make_gates(layout, full_mask(summary.factors)),
+            "feared": jnp.ones(len(layout.factors.state)),
         }
 
     def predict(
         self, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
     ) -> tuple[list[Outputs], Array]:
-        """The world model's outputs, and (E + 1) / 2, the mean over the targets that the goal is about."""
-        goal_families = tuple(n for n, bearing in enumerate(layout.goal_bearing) if bearing)
-        families = goal_families or tuple(range(len(layout.families)))
+        """The world model's outputs, and (E + 1) / 2, the largest over the targets that are feared."""
         x = jnp.concatenate([state, action])
         outputs = p["world"](stats, p["gates"], x)
-        expected_mu = predict_mu(p["world"], outputs)
-        features = family_features(p["world"], stats, p["gates"], x, families)
-        energy = p["energy"](features, [expected_mu[n] for n in families], families)
-        return outputs, (jnp.concatenate(energy).mean() + 1.0) / 2.0
+        features = family_features(p["world"], stats, p["possible"], x)
+        energy = per_target(layout, p["energy"](features, predict_mu(p["world"], outputs)))
+        return outputs, (p["feared"] * (energy + 1.0)).max() / 2.0
+
+
+def feared_targets(c: BecauseConfig, layout: Layout, possible: np.ndarray) -> np.ndarray:
+    """(targets,) 1 for those whose energies count as uncertainty.
+
+    A plan fails as well where something that the goal hangs on turns out otherwise: the door does not open for an agent
+    that only believes it has the key.
+    """
+    edges = possible if c.feared == "ancestors" else np.zeros_like(possible)
+    gate = goal_ancestors(layout, edges)
+    return np.array([gate[factor.slice].max() for factor in layout.factors.state], np.float32)
+
+
+class Edges(NamedTuple):
+    """Two masks, (inputs, targets) in [0, 1]."""
+
+    mask: np.ndarray
+    """M-bar: the share of batches that keep an edge, weighted by equation 7; what the world model sees"""
+    possible: np.ndarray
+    """the same, with 1 for every edge that the data cannot decide; what energies see"""
 
 
 def estimate_mask(
     c: BecauseConfig, data: Transitions, run: Run, given: CausalMask | Graph | np.ndarray | None = None
-) -> np.ndarray:
-    """M-bar, (inputs, targets) weights in [0, 1]: the share of batches that keep an edge, weighted by equation 7.
-
-    A mask that is given is taken instead.
-    """
+) -> Edges:
+    """The causal mask of the data; one that is given is taken instead."""
     weights = None if given is None else edge_weights(data.factors, given)
     keep = None if run.folder is None else Path(run.folder) / "unfinished-mask"
 
@@ -132,7 +158,13 @@ def estimate_mask(
     known = run.cached("mask", estimate, mask_cache_key(c, data) if weights is None else None)
     if keep is not None:
         remove_folder(keep)
-    return known["weights"]
+    weights = known["weights"]
+    if "evidence" not in known:
+        return Edges(weights, weights)
+    undetermined = CausalMask.from_dict(unpack_json(known["evidence"])).status == "undetermined"
+    possible = np.where(undetermined, 1, weights).astype(np.float32)
+    masks = {"kept": weights, "open": possible, "closed": np.where(undetermined, 0, weights).astype(np.float32)}
+    return Edges(masks[c.undetermined], possible)
 
 
 def edge_weights(factors: FactorSpec, mask: CausalMask | Graph | np.ndarray) -> np.ndarray:

@@ -52,6 +52,7 @@ def _because_paper(
         "planner.population": population,
         "weights.background": 0.0,
         "energy.support": False,
+        "feared": "goal",
     }
 
 

@@ -225,6 +225,8 @@ class BilinearModel(eqx.Module):
     """binary families without slots have a leading axis of `events` networks, half as wide where there are several"""
     mu: list[SharedMLP]
     core: list[Array]
+    support: list[SharedMLP]
+    """for each of `Layout.events`: is a row like the data?"""
     events: int = eqx.field(static=True)
     places: int = eqx.field(static=True)
 
@@ -246,8 +248,8 @@ class BilinearModel(eqx.Module):
         }
         inputs, plain = dense_size(layout, places), len(layout.context_columns)
         event_hidden = hidden if events == 1 else hidden // 2  # of networks that vote
-        self.heads, self.mu, self.core = [], [], []
-        for family in layout.families:
+        self.heads, self.mu, self.core, self.support = [], [], [], []
+        for n, family in enumerate(layout.families):
             if family.slots:
                 mates = layout.slot_kinds[family.kind]
                 self.heads.append(SlotHead(family, mates, plain, places, hidden, next(keys)))
@@ -256,6 +258,9 @@ class BilinearModel(eqx.Module):
                 self.heads.append(jax.vmap(lambda k, f=family: DenseHead(f, inputs, event_hidden, phi, k))(many))
             else:
                 self.heads.append(DenseHead(family, inputs, hidden, phi, next(keys)))
+            if n in layout.events:
+                sizes, support_key = (inputs, event_hidden, event_hidden, 1), jax.random.fold_in(key, n)
+                self.support.append(SharedMLP(sizes, len(family.members), support_key, last=0.1))
             width = mu_width(family)
             columns = family.width * (1 if family.period is None else 2)  # sines and cosines of angles
             self.mu.append(SharedMLP((columns, 64, width), len(family.members), next(keys)))
@@ -286,6 +291,13 @@ class BilinearModel(eqx.Module):
         members = self.layout.families[family].members
         family_views = Views(*(take_rows(part, members) for part in all_views))
         return jax.vmap(lambda view: dense(self.layout, view, self.embed))(family_views)
+
+    def log_odds_of_data(self, stats: Statistics, gates: Gates, x: Float[Array, " columns"]) -> list[Array]:
+        """For each of `Layout.events`, (members,): the log-odds that the row is from the data and not from a box around
+        them, by what the members may see of it."""
+        all_views = views(self.layout, stats, gates, x)
+        events = zip(self.layout.events, self.support, strict=True)
+        return [net(jax.lax.stop_gradient(self.features(all_views, n)))[:, 0] for n, net in events]
 
     def represent(self, stats: Statistics, state: Float[Array, " state"]) -> list[Array]:
         """mu of each family's members before whitening, (members, width), for one next state."""

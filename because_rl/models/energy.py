@@ -91,17 +91,20 @@ def energy_loss(
     weights: EnergyWeights,
     stats: Statistics,
     model: EnergyModel,
-    fixed: tuple[BilinearModel, list[Whitening], Gates],
+    fixed: tuple[BilinearModel, list[Whitening], Gates, Gates],
     batch: Batch,
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
-    """Equation 8 on a batch, and its two means; `fixed`: the world model, the whitening of its mu, and the gates."""
-    world, whitening, gates = fixed
+    """Equation 8 on a batch, and its two means.
+
+    `fixed`: the world model, the whitening of its mu, its gates, and those of what energies see.
+    """
+    world, whitening, gates, possible = fixed
     x = jnp.concatenate([batch["state"], batch["action"]], axis=1)
     k1, k2, k3 = jax.random.split(key, 3)
     rows = jnp.concatenate([x, mix(world.layout, x, k2, k3)]) if weights.support else x
     n = len(x)
-    features = jax.vmap(lambda row: family_features(world, stats, gates, row))(rows)
+    features = jax.vmap(lambda row: family_features(world, stats, possible, row))(rows)
     expected = jax.vmap(lambda row: predict_mu(world, world(stats, gates, row)))(rows)
     happened = jax.vmap(lambda s: represent_white(world, stats, whitening, s))(batch["next_state"])
 

@@ -139,6 +139,12 @@ class Layout:
         wanted = {goal.factor for goal in self.factors.goal}
         return tuple(any(self.factors.state[j].name in wanted for j in f.members) for f in self.families)
 
+    @cached_property
+    def events(self) -> tuple[int, ...]:
+        """The families of binary factors without slots that the goal is about."""
+        pairs = zip(self.families, self.goal_bearing, strict=True)
+        return tuple(n for n, (f, bearing) in enumerate(pairs) if bearing and f.type == "binary" and not f.slots)
+
     def family_columns(self, family: Family) -> np.ndarray:
         """(members, width) columns of the state."""
         return np.stack([np.arange(*self.factors.state[j].slice.indices(self.size)) for j in family.members])

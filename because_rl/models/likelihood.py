@@ -39,11 +39,16 @@ def negative_log_likelihood(
     state: Array,
     next_state: Array,
     counts: Float[Array, " events"] | None = None,
+    *,
+    weighted: bool = True,
 ) -> Float[Array, " targets"]:
     """-log T(s'_j | s, a) of each target; of binary factors the mean over their networks, weighted by `counts`.
 
     Gaussians are scaled by their own variance to the power 1/2 (beta-NLL): rows that are hard to predict keep
     pulling at the mean.
+
+    If `weighted`, as in training, a row in which a binary factor switches counts w times for it (`Statistics.rarity` is
+    log w), and the logit of a switch is log w higher, so that outputs remain calibrated.
     """
     parts = []
     for family, out in zip(layout.families, outputs, strict=True):
@@ -57,7 +62,10 @@ def negative_log_likelihood(
         elif family.slots:
             parts.append(_cross_entropy(out.value, then).sum(1))
         else:
-            each = jax.vmap(_cross_entropy, in_axes=(1, None), out_axes=1)(out.value, then)
+            rarity = split(layout, family, stats.rarity) if weighted else jnp.zeros_like(now)
+            logits = out.value + ((1.0 - 2.0 * now) * rarity)[:, None]
+            each = jax.vmap(_cross_entropy, in_axes=(1, None), out_axes=1)(logits, then)
+            each = each * jnp.exp(jnp.abs(then - now) * rarity)[:, None]
             parts.append((each if counts is None else each * counts[None, :, None]).mean(1).sum(1))
     return per_target(layout, parts)
 

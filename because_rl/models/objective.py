@@ -53,11 +53,14 @@ def world_model_loss(
         error = white - jnp.einsum("bmp,pk->bmk", out.phi, core)
         # Less its variance: a feature that shrank into the ridge of whitening would otherwise cost nothing.
         representation += (error**2 - white**2).mean((0, 2)).sum()
+    # Not of the networks of events: a boundary is sharp only where weights are large, and of a rare event the gain in
+    # likelihood is smaller than the cost of such weights.
+    heads = [h for h, f in zip(model.heads, layout.families, strict=True) if f.type != "binary" or f.slots]
     terms = {
         "nll": nll.sum(),
         "representation": representation,
         "deviation": sum((net.deviation() for net in _shared(model)), jnp.zeros(())),
-        "norm_phi": sum((squared_norms(head) for head in model.heads), jnp.zeros(())),
+        "norm_phi": sum((squared_norms(head) for head in heads), jnp.zeros(())),
         "norm_mu": sum((squared_norms(net) for net in model.mu), jnp.zeros(())),
         "background": background(weights, stats, model, gates, batch, key),
     }
@@ -86,7 +89,7 @@ def jackknife(episode: Float[Array, " rows"], networks: int) -> Float[Array, "ro
 
 def _shared(model: BilinearModel) -> list[SharedMLP]:
     heads = [head for head in model.heads if isinstance(head, DenseHead)]
-    return [net for head in heads for net in (head.trunk, head.read)] + list(model.mu)
+    return [net for head in heads for net in (head.trunk, head.read)] + list(model.mu) + list(model.support)
 
 
 def squared_norms(module: object) -> Array:
@@ -101,11 +104,11 @@ def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batc
     So binary factors that the goal is about are also trained on rows drawn evenly from a box around the data,
     columns independent of each other: there, they keep their value. Half of the rows keep some columns of a real
     row, and so lie closer to the data. `model` is any that is called like BilinearModel.
+
+    Where data and box overlap, this would teach that half of the events do not happen. BilinearModel therefore also
+    learns to tell the two apart, and a row of the box counts by how much likelier it is there than in the data.
     """
-    layout = model.layout
-    events = tuple(
-        n for n, f in enumerate(layout.families) if f.type == "binary" and not f.slots and layout.goal_bearing[n]
-    )
+    layout, events = model.layout, model.layout.events
     if not events or not weights.background:
         return jnp.zeros(())
     real = jnp.concatenate([batch["state"], batch["action"]], axis=1)
@@ -118,10 +121,16 @@ def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batc
     keep = (uniform(k2, real.shape) < 0.5) & near
     x = jnp.where(keep, real, box)
     outputs = jax.vmap(lambda row: model(stats, gates, row, events))(x)
-    total = jnp.zeros(())
-    for n, out in zip(events, outputs, strict=True):
+    total, counts = jnp.zeros(()), [jnp.ones(())] * len(events)
+    if isinstance(model, BilinearModel):
+        of_data, of_box = (jax.vmap(lambda row: model.log_odds_of_data(stats, gates, row))(rows) for rows in (real, x))
+        told_apart = zip(of_data, of_box, strict=True)
+        total += sum(((jax.nn.softplus(-a) + jax.nn.softplus(b)).mean(0).sum() for a, b in told_apart), jnp.zeros(()))
+        counts = [jax.lax.stop_gradient(jax.nn.relu(1.0 - 2.0 * jax.nn.sigmoid(b))) for b in of_box]
+    for n, out, count in zip(events, outputs, counts, strict=True):
         now = jax.vmap(lambda s, f=layout.families[n]: split(layout, f, s))(x[:, : layout.factors.state_size])
-        total += (jax.nn.softplus(out.value) - out.value * now[:, :, None]).mean((0, 2)).sum()
+        error = (jax.nn.softplus(out.value) - out.value * now[:, :, None]).mean(2).sum(2)  # (rows, members)
+        total += (error * count).mean(0).sum()
     return total
 
 
@@ -133,7 +142,7 @@ def evaluate(stats: Statistics, model: BilinearModel, gates: Gates, batch: Batch
         outputs = model(stats, gates, jnp.concatenate([state, action]))
         guess = decode(layout, stats, outputs, state, hard=True, cautious=False).state
         return (
-            negative_log_likelihood(layout, stats, outputs, state, next_state),
+            negative_log_likelihood(layout, stats, outputs, state, next_state, weighted=False),
             correct(layout, stats, guess, state, next_state),
         )
 

@@ -36,6 +36,13 @@ class Statistics(NamedTuple):
     """(columns,) least value in the data"""
     high: jax.Array
     """(columns,) greatest value in the data"""
+    rarity: jax.Array
+    """(state columns,) log of the weight, in training, of rows in which a binary factor switches; 0 for others"""
+
+
+EVENT_SHARE = 0.1
+"""Share of the training loss that rows in which a binary factor switches count for at least, where data have them."""
+MOST_WEIGHT = 50.0
 
 
 def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state: np.ndarray) -> Statistics:
@@ -62,8 +69,25 @@ def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state
         np.array(moves),
         x.min(0),
         x.max(0),
+        np.log(event_weights(layout, state, next_state)),
     )
     return Statistics(*(jnp.asarray(a, jnp.float32) for a in arrays))
+
+
+def event_weights(layout: Layout, state: np.ndarray, next_state: np.ndarray) -> np.ndarray:
+    """(state columns,) how much a row counts in which a binary factor switches.
+
+    As much as it takes for these rows to make up `EVENT_SHARE` of all, at most `MOST_WEIGHT`. Of an event in 4 of 1,000
+    rows a batch has one, too few to learn a sharp boundary from in the steps that training takes.
+    """
+    weights = np.ones(layout.factors.state_size)
+    for family in layout.families:
+        if family.type == "binary" and not family.slots:
+            columns = layout.family_columns(family).reshape(-1)
+            share = (np.abs(next_state[:, columns] - state[:, columns]) > 0.5).mean(0)
+            needed = EVENT_SHARE * (1 - share) / ((1 - EVENT_SHARE) * np.maximum(share, 1e-12))
+            weights[columns] = np.where(share > 0, np.clip(needed, 1.0, MOST_WEIGHT), 1.0)
+    return weights
 
 
 class ActionStatistics(NamedTuple):

@@ -20,7 +20,7 @@ from because_rl.errors import BecauseError
 from because_rl.io import new_folder, read_json, sha256, write_bytes, write_json
 from because_rl.provenance import provenance
 
-FORMAT = 1
+FORMAT = 2
 AGENT, WEIGHTS = "agent.json", "weights.safetensors"
 FIELDS = ("method", "config", "factors", "horizon", "seeds", "trained_on")
 

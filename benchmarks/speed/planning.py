@@ -136,6 +136,7 @@ def plain_statistics(layout: Layout) -> Statistics:
         moves=jnp.ones(len(layout.factors.state)),
         low=-one,
         high=one,
+        rarity=jnp.zeros(layout.factors.state_size),
     )
 
 

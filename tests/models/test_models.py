@@ -278,7 +278,7 @@ def test_energy_is_lower_on_data_than_on_mixtures(trained, negatives):
     data = line_world(1000)
     data["action"] = data["action"].at[:, 0].set(jnp.sign(data["state"][:, 1]))  # so that support can be learned
     maps = jax.jit(lambda s: [whiten(f)[1] for f in jax.vmap(partial(world.represent, stats))(s)])(data["next_state"])
-    fixed = jax.tree.map(lambda a: a[None], (world, maps, gates))
+    fixed = jax.tree.map(lambda a: a[None], (world, maps, gates, gates))
     stage = Stage(
         "energy",
         lambda key, fixed: EnergyModel(LAYOUT, key, hidden=32),

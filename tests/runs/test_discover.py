@@ -57,10 +57,11 @@ def test_the_mask_of_a_run_is_reported_by_target_and_continues(data, tmp_path):
         estimate_mask(config, data, Run([0], tmp_path, lambda stage, done, total, metrics: stop_after_one(done, total)))
     kept = tmp_path / "unfinished-mask"
     assert list(kept.iterdir())
-    weights = estimate_mask(config, data, Run([0], tmp_path, lambda *call: calls.append(call)))
+    mask, possible = estimate_mask(config, data, Run([0], tmp_path, lambda *call: calls.append(call)))
     assert calls == [("mask", done, 2, {}) for done in range(3)]
     assert not kept.exists()
-    np.testing.assert_array_equal(weights, estimate_mask(config, data, Run([0])))
+    np.testing.assert_array_equal(mask, estimate_mask(config, data, Run([0])).mask)
+    assert (possible >= mask).all()
 
 
 def test_rows_are_mentioned_only_where_not_all_are_used():

@@ -10,7 +10,7 @@ from because_rl.envs.batch import BatchEnv
 from because_rl.envs.unlock.env import CELLS, COLUMN, MOVES, ROW, SIDE, Unlock, draw_cues, draw_layout, draw_u_pi
 from because_rl.envs.world import Hidden
 
-_TARGET = np.stack(
+DESTINATION = np.stack(
     [np.clip(ROW + row, 0, SIDE - 1) * SIDE + np.clip(COLUMN + column, 0, SIDE - 1) for row, column in MOVES],
     axis=1,
 )
@@ -29,7 +29,7 @@ def unlock_step(state: np.ndarray, columns: np.ndarray) -> np.ndarray:
     after[:, 3 * CELLS : 3 * CELLS + 2] = np.stack([1 - has_key_after, has_key_after], axis=1)
     moving = np.flatnonzero(columns[:, :4].any(1))
     after[moving, :CELLS] = 0
-    after[moving, _TARGET[agent[moving].argmax(1), columns[moving, :4].argmax(1)]] = 1
+    after[moving, DESTINATION[agent[moving].argmax(1), columns[moving, :4].argmax(1)]] = 1
     return after
 
 
@@ -62,7 +62,7 @@ class UnlockBatch(BatchEnv):
         self._key = np.where(picked, CELLS, self._key)
         self._has_key = np.where(picked, 1, self._has_key)
         moving = columns[:, :4].any(1) & active
-        self._agent = np.where(moving, _TARGET[self._agent, columns[:, :4].argmax(1)], self._agent)
+        self._agent = np.where(moving, DESTINATION[self._agent, columns[:, :4].argmax(1)], self._agent)
 
     def exact_state(self) -> np.ndarray:
         state = np.zeros((len(self._rows), 3 * CELLS + 2))
