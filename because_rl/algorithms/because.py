@@ -10,9 +10,9 @@ The file follows Algorithm 1 of the paper; equation numbers are the paper's.
 Where it departs from the paper, and why: the mask is estimated once, from the factors themselves, and does not return
 to the features in later rounds, since tests on factors do not depend on phi and mu; the next state is a readout of
 phi, not of phi^T M mu (`models.bilinear`); and the mask gates the inputs of phi, so that a non-parent has no path to
-its target. The paper's energy is of the goal's own factors, through the mask. Here it also sees the edges that the data
-cannot decide, and the least certain of all factors that lead to the goal counts: where logged data never separated two
-causes, a plan that separates them pays. The paper's ablations are settings (`presets.VARIANTS`).
+its target. Energies also see the edges that the data cannot decide, and the least certain of all factors that lead to
+the goal counts: where logged data never separated two causes, a plan that separates them pays. The paper's ablations
+are settings (`presets.VARIANTS`).
 """
 
 from __future__ import annotations

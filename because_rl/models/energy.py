@@ -1,6 +1,6 @@
 """The energy model: how unlike the data is (s, a, s'_j), seen through the causal representation?
 
-    E_j = tanh f(view of j's parents, mu(s'_j))  in (-1, 1),
+    E_j = tanh f(view of j's possible parents, mu(s'_j))  in (-1, 1),
     L_EBM = E[E(positives)] - E[E(negatives)] + lambda_EBM |theta|^2        (equation 8 of the paper)
 
 High energy is high uncertainty. Positives are what happened and what the world model makes of it. Negatives are

@@ -106,7 +106,7 @@ def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batc
     row, and so lie closer to the data. `model` is any that is called like BilinearModel.
 
     Where data and box overlap, this would teach that half of the events do not happen. BilinearModel therefore also
-    learns to tell the two apart, and a row of the box counts by how much likelier it is there than in the data.
+    learns to distinguish the two, and a row of the box counts by how much likelier it is there than in the data.
     """
     layout, events = model.layout, model.layout.events
     if not events or not weights.background:
@@ -124,8 +124,8 @@ def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batc
     total, counts = jnp.zeros(()), [jnp.ones(())] * len(events)
     if isinstance(model, BilinearModel):
         of_data, of_box = (jax.vmap(lambda row: model.log_odds_of_data(stats, gates, row))(rows) for rows in (real, x))
-        told_apart = zip(of_data, of_box, strict=True)
-        total += sum(((jax.nn.softplus(-a) + jax.nn.softplus(b)).mean(0).sum() for a, b in told_apart), jnp.zeros(()))
+        log_odds = zip(of_data, of_box, strict=True)
+        total += sum(((jax.nn.softplus(-a) + jax.nn.softplus(b)).mean(0).sum() for a, b in log_odds), jnp.zeros(()))
         counts = [jax.lax.stop_gradient(jax.nn.relu(1.0 - 2.0 * jax.nn.sigmoid(b))) for b in of_box]
     for n, out, count in zip(events, outputs, counts, strict=True):
         now = jax.vmap(lambda s, f=layout.families[n]: split(layout, f, s))(x[:, : layout.factors.state_size])

@@ -41,8 +41,9 @@ class Statistics(NamedTuple):
 
 
 EVENT_SHARE = 0.1
-"""Share of the training loss that rows in which a binary factor switches count for at least, where data have them."""
+"""Share of all rows, by weight, that those make up in which a binary factor switches, if they are not more already."""
 MOST_WEIGHT = 50.0
+"""Of a row in which a binary factor switches."""
 
 
 def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state: np.ndarray) -> Statistics:

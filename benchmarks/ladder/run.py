@@ -78,7 +78,7 @@ def ladder(
         file = folder / f"{name}.json"
         if not file.exists():
             result = climb(name, wanted, seed, learner, seeds, episodes, keep, folder)
-            write_json(file, {"rung": name, **result})
+            write_json(file, {"rung": name, **result, "provenance": provenance()})
     report(len(names), len(names))
     details = dict(task=task, dataset_seed=seed, method=method, seeds=seeds, episodes=episodes, settings=settings or {})
     return {"rows": [read_json(folder / f"{name}.json") for name in names], "provenance": provenance(**details)}

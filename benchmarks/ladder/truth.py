@@ -65,14 +65,16 @@ TRUTH = {
 
 
 class WithTruth(PlanningMethod):
-    """A fitted method whose model knows the truth about `factors`; all else is the method's own."""
+    """A method whose model knows the truth about `factors`; all else is the method's own."""
 
     def __init__(self, method: PlanningMethod, truth: Truth, factors: Iterable[str]):
         self.name, self.config = method.name, method.config  # type: ignore[misc]
         self.method, self.truth, self.known = method, truth, frozenset(factors)
 
     def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
-        raise NotImplementedError("it replaces parts of an agent that was fitted before")
+        fitted = self.method.fit(data, seeds)
+        assert isinstance(fitted, PlannerAgent)
+        return self.agent(fitted)
 
     def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
         return self.method.untrained(summary, key)
