@@ -181,9 +181,16 @@ def interruptible(how_to_continue: str) -> Iterator[None]:
     """Turn Ctrl-C into exit code 130, and say on stderr how to continue."""
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not _began_with_interrupt(error):
+            raise
         stderr().print(f"Interrupted. {how_to_continue}", markup=False)
         raise typer.Exit(130) from None
+
+
+def _began_with_interrupt(error: BaseException | None) -> bool:
+    """Whether the error is a Ctrl-C or was raised while one passed: closing a half-written archive raises its own."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or _began_with_interrupt(error.__context__))
 
 
 def exit_if_failed(failures: Sequence[Mapping[str, Any]]) -> None:
@@ -204,3 +211,8 @@ def run_app(app: typer.Typer, name: str) -> None:
     except BecauseError as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(2)
+    except Exception as error:
+        if not _began_with_interrupt(error):
+            raise
+        print(f"{name}: interrupted.", file=sys.stderr)
+        sys.exit(130)

@@ -68,6 +68,20 @@ def test_interrupt_of_any_command_is_exit_code_130(monkeypatch, tmp_path):
     assert because("evaluate", tmp_path, code=130).stdout == ""
 
 
+def test_error_raised_by_an_interrupt_is_exit_code_130_too(monkeypatch, tmp_path):
+    """Ctrl-C while numpy writes an archive: closing the archive raises a ValueError of its own."""
+
+    def interrupted_while_writing(*arguments, **options):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ValueError("an archive is open")
+
+    monkeypatch.setattr("because_rl.datasets.collect.collect", interrupted_while_writing)
+    refused = because("collect", "unlock-medium", root=tmp_path, code=130)
+    assert "run the same command again" in " ".join(refused.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
