@@ -13,7 +13,7 @@ from because_rl.datasets.recipe import Recipe
 from because_rl.training.saved import AGENT, FORMAT, WEIGHTS
 from tests.support import REPOSITORY, because, small
 
-TINY = {"hidden": 8, "batch": 32, "world_steps": 40, "energy_steps": 20, "energy_hidden": 8}
+TINY = {"hidden": 8, "batch": 32, "world_steps": 40, "energy_steps": 20, "energy_hidden": 8, "check_steps": 0}
 
 
 def readme_python():

@@ -31,13 +31,14 @@ from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.graph import Graph
-from because_rl.io import arrays_sha256, remove_folder, unpack_json
+from because_rl.io import arrays_sha256, pack_json, remove_folder, unpack_json
 from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten_mu
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import per_target
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary, prepare
+from because_rl.models.sufficiency import correction_stage, fitted, held_out_losses
 from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask, goal_ancestors
 from because_rl.training.method import Agent
@@ -45,11 +46,16 @@ from because_rl.training.run import Run, Seeds, as_run
 from because_rl.training.stage import Stage
 from because_rl.transitions import Transitions
 
+ATTEMPTS = 3
+"""How often the world model is fitted at most until its mask suffices."""
+
 
 @dataclass(frozen=True)
 class BecauseConfig(PlanningConfig):
     energy_steps: int = 1000
     energy_hidden: int = 64
+    check_steps: int = 500
+    """of the check that the mask predicts as well as all inputs (`models.sufficiency`); 0: no check"""
     mask: Literal["discovered", "full"] = "discovered"
     test: str | None = None
     """independence test; None: by the factors' types"""
@@ -79,12 +85,12 @@ class Because(PlanningMethod):
 
         # Lines 5 to 9: the causal mask, estimated on batches of trajectories and averaged to M-bar (equations 5, 7)
         edges = estimate_mask(c, data, run, mask)
-        gates, possible = (make_gates(prepared.layout, weights) for weights in edges)
+
+        # Line 4: the world model, phi and mu under the mask (equation 6), which must not cost it what others would tell
+        world, edges = fit_world_model(c, prepared, run, edges)
+        gates, possible = (make_gates(prepared.layout, weights) for weights in (edges.mask, edges.possible))
         feared = jnp.asarray(feared_targets(c, prepared.layout, edges.possible))
         gates, possible, feared = broadcast_over_seeds((gates, possible, feared), len(run.seeds))
-
-        # Line 4: the world model, phi and mu under the mask (equation 6)
-        world = run.fit(world_model_stage(c, prepared), prepared.train, gates)
 
         # Line 11: the energy on the causal representation, our measure of uncertainty (equation 8)
         whitening = whiten_mu(world, prepared.stats, prepared.train["next_state"])
@@ -134,6 +140,11 @@ class Edges(NamedTuple):
     """M-bar: the share of batches that keep an edge, weighted by equation 7; what the world model sees"""
     possible: np.ndarray
     """the same, with 1 for every edge that the data cannot decide; what energies see"""
+    undetermined: np.ndarray
+    """(inputs, targets) bool: the edges that the data cannot decide and that may come back"""
+    may_cause: np.ndarray
+    """(inputs, targets) bool: all that may come back; not what the user forbade, nor what never changes in an episode,
+    which no data distinguish from a hidden cause"""
 
 
 def estimate_mask(
@@ -159,12 +170,54 @@ def estimate_mask(
     if keep is not None:
         remove_folder(keep)
     weights = known["weights"]
-    if "evidence" not in known:
-        return Edges(weights, weights)
-    undetermined = CausalMask.from_dict(unpack_json(known["evidence"])).status == "undetermined"
+    if "evidence" not in known:  # every edge, or what the user chose: nothing is in doubt
+        return Edges(weights, weights, weights < 0, weights < 0)
+    status = CausalMask.from_dict(unpack_json(known["evidence"])).status
+    undetermined = status == "undetermined"
+    may_cause = (status != "forbidden") & ~_constant_inputs(data)[:, None]
     possible = np.where(undetermined, 1, weights).astype(np.float32)
     masks = {"kept": weights, "open": possible, "closed": np.where(undetermined, 0, weights).astype(np.float32)}
-    return Edges(masks[c.undetermined], possible)
+    return Edges(masks[c.undetermined], possible, undetermined & may_cause, may_cause)
+
+
+def _constant_inputs(data: Transitions) -> np.ndarray:
+    """(inputs,) bool: those that never change in an episode, unless their role is 'context'."""
+    first = np.flatnonzero(np.diff(data.episode, prepend=-1))
+    x = np.hstack([data.state, data.action])
+    same = (np.maximum.reduceat(x, first) == np.minimum.reduceat(x, first)).all(0)
+    inputs, columns = Layout(data.factors).inputs, Layout(data.factors).columns
+    return np.array([f.role != "context" and bool(same[c].all()) for f, c in zip(inputs, columns, strict=True)])
+
+
+def fit_world_model(c: BecauseConfig, prepared: PreparedData, run: Run, edges: Edges) -> tuple[BilinearModel, Edges]:
+    """The world model under the mask, and the edges that it was fitted with.
+
+    Where all inputs predict a target significantly better than the mask, edges come back: those that the data cannot
+    decide, and if that is not enough all that may be causes.
+    """
+    layout, targets, estimated = prepared.layout, prepared.layout.factors.targets, edges.mask
+    for attempt in range(1, ATTEMPTS + 1):
+        suffix = "" if attempt == 1 else f"-{attempt}"
+        gates = broadcast_over_seeds(make_gates(layout, edges.mask), len(run.seeds))
+        world = run.fit(world_model_stage(c, prepared, f"world{suffix}"), prepared.train, gates)
+        if not c.check_steps or not edges.may_cause.any() or run.rounds > 1:
+            return world, edges
+        every = np.where(edges.may_cause, 1, edges.mask).astype(np.float32)
+        start = fitted(world, gates, broadcast_over_seeds(make_gates(layout, every), len(run.seeds)))
+        stage = correction_stage(f"check{suffix}", prepared, c.hidden // 2, c.check_steps, c.batch, c.rate)
+        checks = held_out_losses(prepared, run.fit(stage, prepared.train, start), start)
+        closed = (edges.mask < 1) & np.array([not checks[target]["suffices"] for target in targets])[None]
+        reopened = closed & edges.undetermined if (closed & edges.undetermined).any() else closed & edges.may_cause
+        if attempt == ATTEMPTS or not reopened.any():
+            break
+        mask, possible = (np.where(reopened, 1, weights).astype(np.float32) for weights in edges[:2])
+        edges = edges._replace(mask=mask, possible=possible)
+    back = {
+        j: [i for n, i in enumerate(layout.factors.inputs) if edges.mask[n, m] > estimated[n, m]]
+        for m, j in enumerate(targets)
+    }
+    run.cached("sufficiency", lambda: {"checks": pack_json({j: checks[j] | {"reopened": back[j]} for j in targets})})
+    return world, edges
 
 
 def edge_weights(factors: FactorSpec, mask: CausalMask | Graph | np.ndarray) -> np.ndarray:
@@ -201,10 +254,10 @@ def mask_cache_key(c: BecauseConfig, data: Transitions) -> dict[str, Any]:
     return settings | {"data": arrays_sha256(arrays), "factors": data.factors.to_dict()}
 
 
-def world_model_stage(c: BecauseConfig, prepared: PreparedData) -> Stage:
+def world_model_stage(c: BecauseConfig, prepared: PreparedData, name: str = "world") -> Stage:
     """Likelihood of the next factors, and equation 6 on whitened mu (`models.objective`)."""
     return Stage(
-        "world",
+        name,
         lambda key, fixed: BilinearModel(prepared.layout, key, hidden=c.hidden),
         partial(world_model_loss, c.weights, prepared.stats),
         c.world_steps,

@@ -53,6 +53,7 @@ def _because_paper(
         "weights.background": 0.0,
         "energy.support": False,
         "feared": "goal",
+        "check_steps": 0,
     }
 
 

@@ -53,6 +53,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a method on a dataset, several seeds at once. Stopped at any moment, --resume loses one chunk at most."""
+    from because_rl.discovery.mask import sufficiency_text
     from because_rl.runs.compilation import use_home_compilation_cache
     from because_rl.runs.train import train as run
 
@@ -72,6 +73,8 @@ def train(
     ]
     title = f"{method} on {result['dataset']}: {result['seeds']} seeds, {result['seconds']} s, kept in {result['run']}"
     emit(result, as_json, make_table(title, rows, ("steps", "loss")))
+    if not as_json and (checked := sufficiency_text(result["sufficiency"])):
+        print(f"The mask in the world model. {checked}")
 
 
 def evaluate(

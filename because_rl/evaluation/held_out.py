@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,21 +81,62 @@ def _mean_correct(agent: PlannerAgent, layout: Layout, stats: Statistics, held: 
     return np.asarray(right, float).mean(1)
 
 
-def held_out_uncertainty(agent: PlannerAgent, data: Transitions, seed: int = 0) -> dict[str, float]:
-    """Mean (E + 1) / 2 over seeds and rows: `held_out` for held-out steps, `mixed` for steps combined from several.
+class Imagined(NamedTuple):
+    """What a planner would see of logged steps, and of steps whose parts come from several logged ones."""
 
-    `mixed` should be larger: the planner relies on it to stay within what the data support.
-    """
+    uncertainty: dict[str, float]
+    """`held_out` and `mixed`: the mean penalty over seeds and rows. The second should be larger: the planner relies on
+    it to stay within what the data support"""
+    events: list[dict[str, Any]]
+    """one row per binary factor that switches in the held-out steps (see `event_row`)"""
+
+
+def imagined_steps(agent: PlannerAgent, data: Transitions, seed: int = 0) -> Imagined:
+    """The penalty and the events that the model imagines, on held-out steps and on steps mixed from them."""
     held = _held_out_batch(data)
     x = jnp.concatenate([held["state"], held["action"]], axis=1)
     k1, k2 = jax.random.split(jax.random.key(child_seed(seed, "held out") % 2**31))
-    mixed = mix(Layout(data.factors), x, k1, k2)
-    size = data.factors.state_size
-    uncertainty = jax.jit(
-        jax.vmap(jax.vmap(lambda p, row: agent.learned.imagine(p, row[:size], row[size:])[1], (None, 0)), (0, None))
+    rows, size = {"held_out": x, "mixed": mix(Layout(data.factors), x, k1, k2)}, data.factors.state_size
+    by_seed = jax.jit(
+        jax.vmap(jax.vmap(lambda p, row: agent.learned.imagine(p, row[:size], row[size:]), (None, 0)), (0, None))
     )
-    batches = {"held_out": x, "mixed": mixed}
-    return {name: float(np.asarray(uncertainty(agent.parameters, rows)).mean()) for name, rows in batches.items()}
+    after, penalty = zip(*(by_seed(agent.parameters, part) for part in rows.values()), strict=True)
+    now, then = np.asarray(held["state"]) > 0.5, np.asarray(held["next_state"]) > 0.5
+    before, events = np.asarray(rows["mixed"]) > 0.5, []
+    for factor in data.factors.state:
+        column = factor.start
+        switched = now[:, column] != then[:, column]
+        if factor.type == "binary" and factor.width == 1 and switched.any():
+            held_out, mixed = (
+                np.abs(np.asarray(next_, float)[..., column] - was[None, :, column])
+                for next_, was in zip(after, (now, before), strict=True)
+            )
+            events.append({"factor": factor.name} | event_row(held_out, switched, mixed))
+    uncertainty = {name: float(np.asarray(part).mean()) for name, part in zip(rows, penalty, strict=True)}
+    return Imagined(uncertainty, events)
+
+
+def event_row(chance: np.ndarray, switched: np.ndarray, mixed: np.ndarray) -> dict[str, Any]:
+    """How well the switches of a binary factor are foreseen, from their chances (seeds, rows) as a planner reads them.
+
+    `recall`: share of the switches that are given a chance above one half; `precision`: share of the steps with such a
+    chance in which it switches, None if there are none; `foreseen`: sum of the chances, as a multiple of the switches,
+    1 if calibrated; `mixed`: mean chance on mixed steps. All are means over seeds.
+
+    >>> event_row(np.array([[0.9, 0.8, 0.3, 0.0]]), np.array([True, False, True, False]), np.array([[0.5]]))
+    {'rows': 4, 'switches': 2, 'recall': 0.5, 'precision': 0.5, 'foreseen': 1.0, 'mixed': 0.5}
+    """
+    expected = chance > 0.5
+    hits = (expected & switched[None]).sum(1)
+    made = expected.sum(1)
+    return {
+        "rows": len(switched),
+        "switches": int(switched.sum()),
+        "recall": float(hits.mean() / switched.sum()),
+        "precision": float((hits[made > 0] / made[made > 0]).mean()) if made.any() else None,
+        "foreseen": float(chance.sum(1).mean() / switched.sum()),
+        "mixed": float(mixed.mean()),
+    }
 
 
 def _held_out_batch(data: Transitions) -> dict[str, Any]:

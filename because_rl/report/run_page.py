@@ -33,7 +33,9 @@ class RunReport:
     accuracy: Sequence[Mapping[str, Any]] = ()
     """the rows of `evaluation.held_out.held_out_accuracy`; empty where there is no world model"""
     uncertainty: Mapping[str, float] = field(default_factory=dict)
-    """the result of `evaluation.held_out.held_out_uncertainty`"""
+    """of `evaluation.held_out.imagined_steps`"""
+    events: Sequence[Mapping[str, Any]] = ()
+    """of the same"""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """title -> plain data, shown as JSON"""
 
@@ -197,7 +199,29 @@ def _world_model(run: RunReport) -> Html | None:
     entries = [("dot", "mean over seeds", True), ("seed", "one seed", True)]
     entries.append(("ring", "a model that predicts no change", False))
     charts = plot(lines, ("0", "0.5", "1")), legend(*entries)
-    return view("errors", "World model", tag("h3", "Held-out accuracy, by factor"), tag("p", text), *charts)
+    return view(
+        "errors", "World model", tag("h3", "Held-out accuracy, by factor"), tag("p", text), *charts, _events(run.events)
+    )
+
+
+def _events(rows: Sequence[Mapping[str, Any]]) -> Html | None:
+    """How well switches of binary factors are foreseen."""
+    if not rows:
+        return None
+    text = (
+        "Switches of binary factors on the same steps, as the planner reads the model. Recall: share of the switches "
+        "that are given a chance above one half. Precision: share of the steps with such a chance in which the factor "
+        "switches. Foreseen: the sum of all chances divided by the number of switches, 1 if calibrated. The last "
+        "columns compare how often the factor switches in the held-out steps with the mean chance of it on mixed steps."
+    )
+    head = ("factor", "switches", "recall", "precision", "foreseen", "rate held out", "chance mixed")
+    cells = [
+        (row["factor"], row["switches"], f"{row['recall']:.2f}")
+        + ("–" if row["precision"] is None else f"{row['precision']:.2f}", f"{row['foreseen']:.2f}")
+        + (f"{row['switches'] / row['rows']:.4f}", f"{row['mixed']:.4f}")
+        for row in rows
+    ]
+    return join([tag("h3", "Events"), tag("p", text), table("Events", head, cells)])
 
 
 _MEASURES = {

@@ -28,13 +28,14 @@ from because_rl.datasets.user_dataset import add_action_codes, no_policy_reason,
 from because_rl.datasets.user_log import read_log
 from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
-from because_rl.evaluation.held_out import held_out_accuracy, held_out_uncertainty
+from because_rl.evaluation.held_out import held_out_accuracy, imagined_steps
 from because_rl.factors import FactorSpec
 from because_rl.io import exclusive, read_json, write_json
 from because_rl.planning.agent import PlannerAgent
 from because_rl.provenance import provenance
 from because_rl.runs.discover import discover_dataset
 from because_rl.runs.fit_page import write_fit_page
+from because_rl.runs.folder import read_sufficiency
 from because_rl.runs.train import load_agent, train
 from because_rl.training.run import Report
 from because_rl.transitions import Transitions
@@ -76,8 +77,8 @@ def fit(
         chunk: steps between two checkpoints.
 
     Returns:
-        The folder and the result, as in fit.json: episodes, transitions, graph, graph_rows, undetermined, accuracy,
-        uncertainty, goal_reached, policy, why_no_policy, data, stages, report, seconds.
+        The folder and the result, as in fit.json: episodes, transitions, graph, graph_rows, undetermined,
+        sufficiency, accuracy, uncertainty, events, goal_reached, policy, why_no_policy, data, stages, report, seconds.
     """
     begin = time.monotonic()
     folder = Path(folder)
@@ -206,6 +207,7 @@ def _discover(folder: Path, method: Because, report: Report) -> CausalMask:
 
 def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[str, Any]:
     agent = load_model(folder)
+    imagined = imagined_steps(agent, data)
     spec = FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])
     why = no_policy_reason(spec)
     ends = np.append(data.episode[1:] != data.episode[:-1], True)
@@ -221,8 +223,10 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[st
             for row in mask.rows()
             if row["status"] == "undetermined"
         ],
+        "sufficiency": read_sufficiency(folder / "run"),
         "accuracy": held_out_accuracy(agent, data),
-        "uncertainty": held_out_uncertainty(agent, data),
+        "uncertainty": imagined.uncertainty,
+        "events": imagined.events,
         "goal_reached": float(data.terminated[ends].mean()) if spec.goal else None,
         "policy": None if why else str(folder / "run"),
         "why_no_policy": why or None,

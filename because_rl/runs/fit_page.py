@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from because_rl.discovery.mask import sufficiency_text
 from because_rl.io import read_json
 from because_rl.report.grid_data import Curves, Grid
 from because_rl.report.run_page import RunReport, run_settings, write_run_page
@@ -28,6 +29,7 @@ def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
         seeds=run["seeds"],
         accuracy=result["accuracy"],
         uncertainty=result["uncertainty"],
+        events=result["events"],
         settings=run_settings(run),
     )
     return write_run_page(folder / "report", page)
@@ -39,6 +41,8 @@ def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("log", f"{result['transitions']} transitions in {result['episodes']} episodes, every tenth held out")]
     if text := rows_used({"n": result["transitions"], "rows_used": result.get("graph_rows") or result["transitions"]}):
         rows.append(("graph", text.removeprefix(", ")))
+    if result["sufficiency"]:
+        rows.append(("mask in the world model", sufficiency_text(result["sufficiency"])))
     if reached is not None:
         rows.append(("episodes that end at their goal", f"{reached:.0%}"))
     rows.append(("uncertainty of held-out steps", f"{uncertainty['held_out']:.2f} (0 to 1)"))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from because_rl.errors import BecauseError
-from because_rl.io import read_json, sha256, write_json, write_text
+from because_rl.io import read_arrays, read_json, sha256, unpack_json, write_json, write_text
 from because_rl.provenance import provenance
 from because_rl.training.run import HISTORY
 from because_rl.training.saved import AGENT, WEIGHTS
@@ -155,6 +155,12 @@ def is_part(file: Path) -> bool:
 
 
 # Metrics -----------------------------------------------------------------------------------------------
+
+
+def read_sufficiency(folder: Path) -> dict[str, dict[str, Any]]:
+    """target -> how much worse the fitted world model predicts under its mask than with all inputs; {} if unknown."""
+    file = Path(folder) / "sufficiency.npz"
+    return dict(unpack_json(read_arrays(file)["checks"])) if file.exists() else {}
 
 
 def write_metrics(folder: Path, history: Mapping[str, Mapping[str, np.ndarray]]) -> None:

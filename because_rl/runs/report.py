@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from because_rl.discovery.mask import CausalMask
+from because_rl.discovery.mask import CausalMask, current_row, sufficiency_text
 from because_rl.envs.tasks import SPLITS
 from because_rl.evaluation.energy_map import energy_maps
-from because_rl.evaluation.held_out import held_out_accuracy, held_out_uncertainty
+from because_rl.evaluation.held_out import Imagined, held_out_accuracy, imagined_steps
 from because_rl.evaluation.policy_films import PolicyFilm, policy_films
 from because_rl.evaluation.scenes import Scenes
 from because_rl.graph import Graph, score
@@ -21,7 +21,7 @@ from because_rl.planning.agent import PlannerAgent
 from because_rl.report.grid_data import Curves, Film, Grid, Maps, Rate, Result
 from because_rl.report.run_page import RunReport, run_settings, write_run_page
 from because_rl.report.task_page import dataset_name
-from because_rl.runs.folder import read_metrics, read_run
+from because_rl.runs.folder import read_metrics, read_run, read_sufficiency
 from because_rl.runs.train import load_agent, load_run_data
 from because_rl.statistics import wilson
 from because_rl.transitions import Transitions
@@ -95,14 +95,16 @@ def report_run(
         films={r.task: [_film(run, f) for f in films.get(r.split, ()) if f.picture] for r in results},
         missing=missing,
     )
+    imagined = Imagined({}, []) if planner is None else imagined_steps(planner, data)
     content = RunReport(
         f"{run['method']} on {dataset_name(run['dataset'])}",
         grid,
-        facts=_facts(run, data, planner, bool(grid.graphs)),
+        facts=_facts(run, data, planner, grid.graphs, read_sufficiency(folder)),
         seeds=run["seeds"],
         film_notes={r.task: film_notes(r, films.get(r.split, ()), scenes.problem) for r in results},
         accuracy=[] if planner is None else held_out_accuracy(planner, data),
-        uncertainty={} if planner is None else held_out_uncertainty(planner, data),
+        uncertainty=imagined.uncertainty,
+        events=imagined.events,
         settings=run_settings(run),
     )
     page = write_run_page(output, content)
@@ -224,7 +226,11 @@ def _maps(run: Mapping[str, Any], planner: PlannerAgent | None, data: Transition
 
 
 def _facts(
-    run: Mapping[str, Any], data: Transitions, planner: PlannerAgent | None, has_graph: bool
+    run: Mapping[str, Any],
+    data: Transitions,
+    planner: PlannerAgent | None,
+    graphs: Sequence[Mapping[str, Any]],
+    sufficiency: Mapping[str, Any],
 ) -> list[tuple[str, str]]:
     seeds = len(run["seeds"])
     rate = _behaviour(data)
@@ -236,7 +242,14 @@ def _facts(
     ]
     if run["finished"] and planner is None:
         facts.append(("world model", "none: this method learns a policy only"))
-    if not has_graph:
+    for graph in graphs:
+        rows = [current_row(edge) for edge in graph["edges"]]
+        undetermined = [row for row in rows if row["status"] == "undetermined"]
+        kept = sum(row["kept"] for row in undetermined)
+        facts.append(("undetermined edges", f"{len(undetermined)} of {len(rows)}, of which {kept} are kept"))
+    if sufficiency:
+        facts.append(("mask in the world model", sufficiency_text(sufficiency)))
+    if not graphs:
         every = run["config"].get("mask") == "full"
         facts.append(("causal graph", "none: every factor may depend on every other" if every else "none"))
     if planner is not None:

@@ -29,6 +29,7 @@ from because_rl.runs.folder import (
     open_run,
     read_history,
     read_run,
+    read_sufficiency,
     write_metrics,
 )
 from because_rl.runs.tensorboard import EventFiles
@@ -71,7 +72,8 @@ def train(
         mask: the causal mask, for BECAUSE and its ablations; None: estimated from the data.
 
     Returns:
-        A summary: run, method, dataset, seeds, transitions, stages (the last metrics of each), seconds.
+        A summary: run, method, dataset, seeds, transitions, stages (the last metrics of each), sufficiency of the mask,
+        seconds.
     """
     if chunk < 1:
         raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
@@ -140,6 +142,7 @@ def train(
             stage: {name: float(values[-1].mean()) for name, values in metrics.items()}
             for stage, metrics in run.history.items()
         },
+        "sufficiency": read_sufficiency(folder),
         "seconds": record["seconds"],
     }
 

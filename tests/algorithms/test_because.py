@@ -65,7 +65,9 @@ def walk(episodes=30, length=12, seed=0):
 @pytest.mark.slow
 def test_because_solves_the_small_world():
     data = walk(episodes=60)
-    agent = make_method("because", {**TINY, "world_steps": 400, "energy_steps": 50, "batches": 0}).fit(data, Run([0]))
+    agent = make_method(
+        "because", {**TINY, "world_steps": 400, "energy_steps": 50, "check_steps": 0, "batches": 0}
+    ).fit(data, Run([0]))
     state = np.zeros(7, np.float32)
     state[0] = 1
     place = 0
@@ -166,7 +168,7 @@ def test_where_an_action_was_taken_in_one_context_the_context_is_undetermined(co
 def test_planner_goes_to_the_only_context_in_which_an_action_was_logged(corridor_mask):
     """As long as undetermined edges were left out, the model believed that a press works anywhere."""
     data, mask = corridor_mask
-    small = {"hidden": 16, "batch": 64, "world_steps": 400, "energy_steps": 100, "rate": 3e-3}
+    small = {"hidden": 16, "batch": 64, "world_steps": 400, "energy_steps": 100, "check_steps": 0, "rate": 3e-3}
     assert share_lit(make_method("because", small).fit(data, 1, mask=mask)) == 1
     old_rule = small | {"undetermined": "closed", "feared": "goal"}
     assert share_lit(make_method("because", old_rule).fit(data, 1, mask=mask)) < 0.6

@@ -28,7 +28,14 @@ from because_rl.training.stage import skeleton, start
 from tests.support import LENGTH, lamps, logged, small
 
 CHUNK = 20
-TINY = {"hidden": 8, "batch": 16, "steps": 2 * CHUNK, "world_steps": 2 * CHUNK, "energy_steps": 2 * CHUNK}
+TINY = {
+    "hidden": 8,
+    "batch": 16,
+    "steps": 2 * CHUNK,
+    "world_steps": 2 * CHUNK,
+    "energy_steps": 2 * CHUNK,
+    "check_steps": 0,
+}
 TINY |= {"behaviour_steps": 2 * CHUNK, "value_steps": 2 * CHUNK, "behaviour_hidden": 8}
 TINY |= {"planner.population": 8, "planner.horizon": 3}
 TINY |= {"langevin.training": 2 * CHUNK, "langevin.steps": 3, "langevin.buffer": 32, "langevin.chains": 8}

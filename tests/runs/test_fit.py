@@ -19,7 +19,15 @@ from tests.support import REPOSITORY, arrays, because, because_process, write
 
 X_ON = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
 GOAL = (GoalFactor("far", 0, 1, "continuous", factor="x", relation="at_least"),)
-TINY = {"hidden": 16, "batch": 32, "world_steps": 200, "energy_steps": 60, "behaviour_steps": 20, "value_steps": 20}
+TINY = {
+    "hidden": 16,
+    "batch": 32,
+    "world_steps": 200,
+    "energy_steps": 60,
+    "check_steps": 40,
+    "behaviour_steps": 20,
+    "value_steps": 20,
+}
 TINY |= {"batches": 0, "planner.population": 16, "planner.horizon": 5}
 
 
@@ -36,7 +44,7 @@ def log(tmp_path_factory):
 def test_fit_gives_graph_accuracy_and_policy(log, tmp_path):
     """In short: only the world model is trained. The long version below trains all stages, and its policy acts."""
     out, spec = tmp_path / "fitted", log.parent / "goal.json"
-    settings = TINY | {"energy_steps": 0, "behaviour_steps": 0, "value_steps": 0}
+    settings = TINY | {"energy_steps": 0, "check_steps": 0, "behaviour_steps": 0, "value_steps": 0}
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     command = ("fit", log, "--factors", spec, "-o", out, "--seeds", 1, "--goal", 1.0, *options)
     result = json.loads(because(*command, "--json").stdout)
@@ -73,7 +81,7 @@ def test_fit_gives_graph_accuracy_and_policy(log, tmp_path):
 def test_fit_without_a_goal_has_no_policy(log, tmp_path):
     """Untrained: the programs to begin with are those of the test above."""
     out = tmp_path / "fitted"
-    settings = TINY | {"world_steps": 0, "energy_steps": 0}
+    settings = TINY | {"world_steps": 0, "energy_steps": 0, "check_steps": 0}
     result = fit(log, log.parent / "no-goal.json", out, seeds=[0], overrides=settings)
     assert result["policy"] is None
     assert "no goal" in result["why_no_policy"]

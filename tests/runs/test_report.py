@@ -9,7 +9,8 @@ import pytest
 from because_rl.algorithms.because import BecauseConfig, estimate_mask
 from because_rl.errors import BecauseError
 from because_rl.evaluation.energy_map import EnergyMap
-from because_rl.io import read_arrays, write_arrays
+from because_rl.evaluation.held_out import Imagined
+from because_rl.io import pack_json, read_arrays, write_arrays
 from because_rl.planning.agent import PlannerAgent
 from because_rl.runs import report
 from because_rl.runs.evaluate import evaluate_run
@@ -77,7 +78,11 @@ def test_run_of_because_has_graph_maps_and_accuracy(home, tmp_path, monkeypatch)
     monkeypatch.setattr(report, "load_agent", lambda *arguments, **options: Planner())
     monkeypatch.setattr(report, "energy_maps", lambda agent, data, world: [energy_map])
     monkeypatch.setattr(report, "held_out_accuracy", lambda agent, data: [row | {"rows": len(data)}])
-    monkeypatch.setattr(report, "held_out_uncertainty", lambda agent, data: {"held_out": 0.125, "mixed": 0.5})
+    event = {"factor": "has_key", "rows": 50, "switches": 4, "recall": 0.75, "precision": None}
+    imagined = Imagined({"held_out": 0.125, "mixed": 0.5}, [event | {"foreseen": 0.9, "mixed": 0.03125}])
+    monkeypatch.setattr(report, "imagined_steps", lambda agent, data: imagined)
+    checks = {"door": {"loss": 0.25, "p": 0.001, "suffices": False, "reopened": ["key"]}}
+    write_arrays(run / "sufficiency.npz", {"checks": pack_json(checks)})
     report_run(run, tmp_path / "page", home)
     text = (tmp_path / "page" / "index.html").read_text()
     for name in ("graph", "errors", "energy"):
@@ -87,6 +92,10 @@ def test_run_of_because_has_graph_maps_and_accuracy(home, tmp_path, monkeypatch)
     assert "Moving: where logged 0.00, elsewhere 1.00" in text
     assert "key, predicted correctly: 0.750" in text
     assert "0.25 to 0.5" in text
+    assert "worse than all inputs: door (0.25); for this key -&gt; door came back" in text
+    assert "undetermined edges" in text
+    assert "0.0800" in text
+    assert "0.0312" in text
 
     mask = read_arrays(run / "mask.npz")
     write_arrays(run / "mask.npz", {"weights": mask["weights"]})  # as older runs have it

@@ -46,7 +46,7 @@ class Scale:
 
 
 _SMALL = {"world_steps": 100, "hidden": 8, "batch": 32, "rate": 1e-2}
-_SMALL_BECAUSE = _SMALL | {"energy_steps": 100, "batches": 0}
+_SMALL_BECAUSE = _SMALL | {"energy_steps": 100, "check_steps": 0, "batches": 0}
 TINY = Scale(
     grid=Grid(worlds=("unlock",), policies=("expert",), subcases=False, seeds=2, episodes=8, ratios=(0.2,), chunk=10),
     only=("because", "linear", "mopo", "td3bc"),
