@@ -58,7 +58,7 @@ def test_a_missing_cause_comes_back(tmp_path, verdict, back):
     assert checks["boat"]["suffices"]
 
 
-def test_what_never_changes_in_an_episode_or_is_forbidden_does_not_come_back():
+def test_constants_of_episodes_and_forbidden_edges_stay_out():
     edges = estimate_mask(BecauseConfig(), boats(), Run([0]), boat_mask("forbidden"))
     assert edges.may_cause.tolist() == [[True, False, True], [True] * 3, [False] * 3, [True] * 3]
 
