@@ -13,7 +13,7 @@ m = E_z E T_wi(. | s, a, z) for the expectation of model i of world w, the total
     epistemic(s, a) = E_w Var_i m        which more data would reduce,
     delphic(s, a)   = Var_w E_i m - E_w Var_i m / M, at least 0:   which no data would.
 
-The reward is lowered by lambda u / (u + mean u on held-out data), u = delphic + weight * epistemic.
+The reward is lowered by lambda u, u = delphic + weight * epistemic.
 
 What keeps worlds different. The transitions do not say which of them is true, so there must be several, but worlds that
 are free to choose tend to choose alike. Hence world w may use a share of z only, z_w = rho_w z + sqrt(1 - rho_w^2)
@@ -26,16 +26,19 @@ so u is about what the planner relies on, the next state (continuous factors in 
 ones in probability), and step by step. CQL's own pessimism has `epistemic` in its place. *Prior*: T is linear in z
 around its value at z = 0, so that E_z T needs no draws (of log-odds it is the median). *Moments*: at the table's KL
 weight posteriors drift away from the prior, so z is standardised over the batch; then 0 is the mean over episodes.
-*Encoder*: it sees means and spreads of an episode's states, actions and changes. *Goal-conditioned*: pi_w sees the
-goal. *Vector states*: T_w has the factors, encoders by kind and likelihoods that all models have, and pi_w the action
-distribution of all imitators (`policy`). The table's weight of the penalty is kept, though it does not give its unit.
+*Encoder*: it sees means and spreads of an episode's states, actions and changes. *Penalty*: u is measured in units of
+its mean on held-out data, and clipped at 50 of them (`ensemble.as_penalty`). The table's weight of the penalty, 1e-4 or
+5e-5, has the unit of the original's Q, which sums rewards, and not of a goal that is worth 1. On our scale it would be
+no penalty, so lambda is set by held-out data as in all methods here. *Goal-conditioned*: pi_w sees the goal. *Vector
+states*: T_w has the factors, encoders by kind and likelihoods that all models have, and pi_w the action distribution of
+all imitators (`policy`). *Bootstraps* are of whole episodes, one for each model, and all models vote on events.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -44,6 +47,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
+from because_rl.models.ensemble import as_penalty, combine_members, draw_bootstrap, make_bootstraps
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import MLP, normal
@@ -86,9 +90,10 @@ class Delphic(PlanningMethod):
         # The worlds, which explain the same data by more or less confounding
         distribution = action_distribution(data.factors, action_statistics(data.action[train]))
         summary = episode_summaries(data, stats)[train]
-        batch = {**prepared.train, "summary": jnp.asarray(summary)}
+        bootstraps = make_bootstraps(data, c.worlds * c.members, run.seeds)
+        batch = {**prepared.train, "summary": jnp.asarray(summary), "bootstrap": bootstraps.episode}
         stage = worlds_stage(c, layout, stats, PolicyInput(data.factors, stats), distribution, summary.shape[1])
-        worlds = run.fit(stage, batch, gates)
+        worlds = run.fit(stage, batch, Fixed(gates, bootstraps.counts))
 
         # Plans pay for what the worlds disagree about
         parameters = {"models": worlds.model, "gates": gates}
@@ -108,9 +113,9 @@ class Delphic(PlanningMethod):
     def predict(
         self, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
     ) -> tuple[list[Outputs], Array]:
-        """The mean prediction of all worlds, and u / (u + mean u)."""
+        """The joint prediction of all worlds, and u in units of its mean on held-out rows."""
         outputs, u = ensemble_prediction(self.config, layout, stats, p, state, action)
-        return outputs, u / (u + p["mean_uncertainty"])
+        return outputs, as_penalty(u, p["mean_uncertainty"])
 
 
 def episode_summaries(data: Transitions, stats: Statistics) -> np.ndarray:
@@ -133,6 +138,12 @@ def episode_summaries(data: Transitions, stats: Statistics) -> np.ndarray:
 
 
 # The worlds --------------------------------------------------------------------------------------------------
+class Fixed(NamedTuple):
+    gates: Gates
+    counts: Float[Array, "episodes models"]
+    """`Bootstraps.counts`"""
+
+
 class World(eqx.Module):
     """One model of one world."""
 
@@ -206,17 +217,16 @@ def worlds_loss(
     policy_input: PolicyInput,
     distribution: ActionDistribution,
     worlds: World,
-    gates: Gates,
+    fixed: Fixed,
     batch: Batch,
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
-    """The sum of L_w; `worlds` have a leading axis of worlds times members, each with its own draw from the batch."""
-    rows = len(batch["state"])
+    """The sum of L_w; `worlds` have a leading axis of worlds times members, each with its own bootstrap."""
+    gates = fixed.gates
 
-    def world_loss(world: World, rho: Array, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
+    def world_loss(world: World, rho: Array, count: Array, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
         k1, k2, k3, k4 = jax.random.split(key, 4)
-        drawn = jax.random.randint(k1, (rows,), 0, rows)
-        bootstrap = {name: values[drawn] for name, values in batch.items()}
+        bootstrap = draw_bootstrap(batch, count, k1)
         z, kl = world.encode(bootstrap["summary"], k2)
         z = rho * z + jnp.sqrt(1.0 - rho**2) * normal(k3, z.shape)
         x = jnp.concatenate([bootstrap["state"], bootstrap["action"]], axis=1)
@@ -235,7 +245,8 @@ def worlds_loss(
         return total, {"nll": nll, "behaviour": behaviour, "kl": kl, "background": terms["background"]}
 
     rho = jnp.repeat(jnp.linspace(0.0, 1.0, c.worlds), c.members)
-    total, terms = jax.vmap(world_loss)(worlds, rho, jax.random.split(key, len(rho)))
+    counts = fixed.counts[batch["bootstrap"].astype(jnp.int32)].T
+    total, terms = jax.vmap(world_loss)(worlds, rho, counts, jax.random.split(key, len(rho)))
     return total.sum(), {name: value.mean() for name, value in terms.items()}
 
 
@@ -252,10 +263,10 @@ def mean_uncertainty(c: DelphicConfig, prepared: PreparedData, parameters: dict[
 def ensemble_prediction(
     c: DelphicConfig, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
 ) -> tuple[list[Outputs], Array]:
-    """The mean prediction of all worlds, and u."""
+    """The joint prediction of all worlds, and u."""
     each, expected = expectations(layout, stats, p["gates"], p["models"], jnp.concatenate([state, action]))
     delphic, epistemic = variances(expected, c.worlds, c.members)
-    return [jax.tree.map(lambda a: a.mean(0), out) for out in each], delphic + c.epistemic * epistemic
+    return combine_members(layout, each), delphic + c.epistemic * epistemic
 
 
 def expectations(

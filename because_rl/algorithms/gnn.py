@@ -16,7 +16,7 @@ convolution as a dynamics model, without saying more. Here
   strictly equivariant under permutations of factors of one kind;
 - edges between factors of one kind carry features of the pair (their difference, or whether they share a cell) into
   the first layer, and factors on slots are also joined slot by slot in the head;
-- binary factors that the goal is about learn from the same background rows.
+- binary factors that the goal is about learn from the same background rows, and as many networks vote on them.
 
 There is no causal mask, so the behaviour policy and the value see the whole state; and no uncertainty, in the original
 or here, so plans pay no penalty.
@@ -36,11 +36,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models import nodes
-from because_rl.models.bilinear import DenseHead, Outputs
+from because_rl.models.bilinear import EVENT_NETWORKS, DenseHead, Outputs
 from because_rl.models.layout import Family, Layout
 from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.models.nets import SharedMLP, normal, silu
-from because_rl.models.objective import Weights, background
+from because_rl.models.objective import Weights, background, jackknife
 from because_rl.models.prepared_data import Statistics, Summary, prepare
 from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, fit_proposals, full_mask
@@ -96,11 +96,12 @@ def gnn_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """L, the squared deviations of members and the likelihood of background rows."""
 
-    def row(state: Array, action: Array, next_state: Array) -> Array:
+    def row(state: Array, action: Array, next_state: Array, counts: Array) -> Array:
         outputs = model(stats, None, jnp.concatenate([state, action]))
-        return negative_log_likelihood(model.layout, stats, outputs, state, next_state)
+        return negative_log_likelihood(model.layout, stats, outputs, state, next_state, counts)
 
-    nll = jax.vmap(row)(batch["state"], batch["action"], batch["next_state"]).mean(0).sum()
+    counts = jackknife(batch["episode"], EVENT_NETWORKS)
+    nll = jax.vmap(row)(batch["state"], batch["action"], batch["next_state"], counts).mean(0).sum()
     far = background(weights, stats, model, None, batch, key)
     total = nll + weights.deviation * nodes.deviation(model) + weights.background * far
     return total, {"nll": nll, "background": far}
@@ -118,6 +119,7 @@ class GraphModel(eqx.Module):
     slot: Float[Array, "relations n"]
     """by relation, what a factor in a slot adds to another's features of that slot"""
     heads: list[DenseHead | nodes.NodeSlotHead]
+    support: list[SharedMLP]
 
     def __init__(self, layout: Layout, config: GNNConfig, stats: Statistics, key: PRNGKeyArray):
         n, size = int(nodes.relations(layout).max()) + 1, config.hidden
@@ -130,19 +132,12 @@ class GraphModel(eqx.Module):
         self.layers = [Convolution(n, config.bases, size, k) for k in jax.random.split(k3, config.layers)]
         self.slot = normal(k4, (n, size))
         self.heads = nodes.make_heads(layout, size, size, k5)
+        self.support = nodes.make_support(layout, size, size, jax.random.fold_in(k5, 1))
 
     def __call__(self, stats: Statistics, mask: None, x: Array, families: Sequence[int] | None = None) -> list[Outputs]:
         """The outputs of `families` (None: of all); `mask` is not used."""
         model = self if self.own else _without_deviations(self)
-        layout, relation = self.layout, nodes.relations(self.layout)
-        h = silu(model.encoder(stats, x))
-        from_pairs = jnp.zeros(h.shape)
-        for net, p in zip(model.edges, nodes.pairs(layout, stats, x), strict=True):
-            messages = silu(net(jnp.concatenate([p.features, p.reverse_sign * p.features])))
-            into = np.concatenate([p.second, p.first])
-            from_pairs = from_pairs.at[into].add(messages / jnp.asarray(np.bincount(into)[into, None], jnp.float32))
-        for n, layer in enumerate(model.layers):
-            h = layer(relation, h, from_pairs if n == 0 else jnp.zeros(h.shape))
+        layout, relation, h = self.layout, nodes.relations(self.layout), model.node_features(stats, x)
 
         def slot_features(family: Family) -> Array:
             mates, members = np.array(layout.slot_kinds[family.kind]), np.array(family.members)
@@ -151,6 +146,23 @@ class GraphModel(eqx.Module):
             return silu(shift + h[members][:, None])
 
         return nodes.apply_heads(model.heads, families, stats, model.encoder.embed, h, slot_features)
+
+    def node_features(self, stats: Statistics, x: Float[Array, " columns"]) -> Float[Array, "nodes n"]:
+        """h^L."""
+        layout, relation = self.layout, nodes.relations(self.layout)
+        h = silu(self.encoder(stats, x))
+        from_pairs = jnp.zeros(h.shape)
+        for net, p in zip(self.edges, nodes.pairs(layout, stats, x), strict=True):
+            messages = silu(net(jnp.concatenate([p.features, p.reverse_sign * p.features])))
+            into = np.concatenate([p.second, p.first])
+            from_pairs = from_pairs.at[into].add(messages / jnp.asarray(np.bincount(into)[into, None], jnp.float32))
+        for n, layer in enumerate(self.layers):
+            h = layer(relation, h, from_pairs if n == 0 else jnp.zeros(h.shape))
+        return h
+
+    def log_odds_of_data(self, stats: Statistics, mask: None, x: Float[Array, " columns"]) -> list[Array]:
+        """As `BilinearModel.log_odds_of_data`."""
+        return nodes.log_odds_of_data(self.layout, self.support, self.node_features(stats, x))
 
 
 def _without_deviations(model: GraphModel) -> GraphModel:

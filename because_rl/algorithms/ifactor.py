@@ -34,7 +34,7 @@ own prediction of its factors of s', and kl is .1; the reward weighs 3, for what
 elsewhere. *Goal as reward*: the reward's network and the networks T of R also see the goal; rewards and R are
 standardised. *Acting*: the planner that all models share imagines states: it encodes each at its mean, steps all
 priors, and decodes their means. The behaviour policy and the value of `proposals` see the factors that lie mostly in ar
-and r in at least one seed, and those that the goal is about. *Offline*: one fit instead of a collecting agent. There is
+and r, and those that the goal is about. *Offline*: one fit instead of a collecting agent. There is
 no uncertainty, so plans pay no penalty. *Rates*: as in `denoised_mdp`.
 """
 
@@ -57,7 +57,7 @@ from because_rl.models.latent import (
     assignment_probabilities,
     evidence_bound,
     information_bound,
-    mask_from_assignment,
+    masks_from_assignment,
     sample_assignments,
     sample_latents,
     with_assignment_rate,
@@ -109,7 +109,7 @@ class IFactor(PlanningMethod):
         world = run.fit(ifactor_stage(c, prepared.layout, prepared.stats, rewards), batch, ()).world
         probability = np.asarray(jax.vmap(assignment_probabilities)(world))
         in_ar_or_r = probability[:, AR] + probability[:, R]
-        proposals = fit_proposals(c, prepared, run, mask_from_assignment(prepared.layout, in_ar_or_r))
+        proposals = fit_proposals(c, prepared, run, masks_from_assignment(prepared.layout, in_ar_or_r))
         diagnostics = {"factors in ar and r": in_ar_or_r.sum(1)}
         return self.make_agent(prepared, run, {"world": world}, proposals, diagnostics)
 

@@ -24,7 +24,7 @@ from because_rl.algorithms.icil import ICIL, ICILConfig
 from because_rl.algorithms.ifactor import IFactor, IFactorConfig
 from because_rl.algorithms.mnm import MnM, MnMConfig
 from because_rl.algorithms.mopo import MOPO, MOPOConfig
-from because_rl.algorithms.presets import TUNED, VARIANTS, WORLD_SETTINGS
+from because_rl.algorithms.presets import TUNED, VARIANT_OF, VARIANTS, WORLD_SETTINGS
 from because_rl.algorithms.td3bc import TD3BC, TD3BCConfig
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
 
 METHODS: dict[str, Entry] = {
-    **{name: Entry(Because, BecauseConfig) for name in (*VARIANTS, "because-paper")},
+    **{name: Entry(Because, BecauseConfig) for name in ("because", "optimism", "linear", "full", "because-paper")},
     "ccil": Entry(CCIL, CCILConfig),
     "cdl": Entry(CDL, CDLConfig),
     "delphic": Entry(Delphic, DelphicConfig),
@@ -48,7 +48,7 @@ METHODS: dict[str, Entry] = {
     "icil": Entry(ICIL, ICILConfig),
     "ifactor": Entry(IFactor, IFactorConfig),
     "mnm": Entry(MnM, MnMConfig),
-    "mopo": Entry(MOPO, MOPOConfig),
+    **{name: Entry(MOPO, MOPOConfig) for name in ("mopo", "mopo-plain")},
     "td3bc": Entry(TD3BC, TD3BCConfig),
 }
 
@@ -69,7 +69,7 @@ def make_method(
         raise BecauseError(
             f"There is no method {name!r}.", need=f"one of {', '.join(METHODS)}.", fix="correct the name."
         )
-    by_world = WORLD_SETTINGS.get("because" if name in VARIANTS else name, {}).get(world or "", {})
+    by_world = WORLD_SETTINGS.get(VARIANT_OF.get(name, name), {}).get(world or "", {})
     chosen = TUNED.get(name, {}).get(world or "", {}) if tuned else {}
     config = METHODS[name].config()
     for settings in (by_world, chosen, VARIANTS.get(name, {}), overrides or {}):

@@ -31,6 +31,8 @@ from because_rl.models.nets import MLP, SharedMLP, normal, silu
 from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import sequential_ops
 
+EVENT_NETWORKS = 4
+"""Networks that vote on an event."""
 ZOOM = 10.0
 """Differences are also seen through asinh(ZOOM d): what matters of a distance is often whether it is small."""
 
@@ -167,6 +169,20 @@ class DenseHead(eqx.Module):
         return Outputs(phi, out, jnp.zeros((len(self.family.members), 0)))
 
 
+def make_event_heads(
+    family: Family, inputs: int, hidden: int, phi: int, key: PRNGKeyArray, networks: int = EVENT_NETWORKS
+) -> DenseHead:
+    """Several networks for a binary family without slots, on a leading axis; half as wide as one alone would be."""
+    width = hidden if networks == 1 else hidden // 2
+    return jax.vmap(lambda k: DenseHead(family, inputs, width, phi, k))(jax.random.split(key, networks))
+
+
+def apply_event_heads(heads: DenseHead, features: Float[Array, "members n"]) -> Outputs:
+    """The logits of all networks, (members, networks, width)."""
+    phi, value, spread = jax.vmap(lambda head: head(features))(heads)
+    return Outputs(phi.mean(0), jnp.moveaxis(value, 0, 1), spread[0])
+
+
 def soft_clip(log_std: Array) -> Array:
     """Smoothly into [-6, 1]."""
     return 1.0 - jax.nn.softplus(1.0 - (-6.0 + jax.nn.softplus(log_std + 6.0)))
@@ -238,7 +254,7 @@ class BilinearModel(eqx.Module):
         hidden: int = 128,
         phi: int = 64,
         places: int = 32,
-        events: int = 4,
+        events: int = EVENT_NETWORKS,
     ):
         keys = iter(jax.random.split(key, 4 * len(layout.families) + len(layout.slot_kinds)))
         self.layout, self.events, self.places = layout, events, places
@@ -254,8 +270,7 @@ class BilinearModel(eqx.Module):
                 mates = layout.slot_kinds[family.kind]
                 self.heads.append(SlotHead(family, mates, plain, places, hidden, next(keys)))
             elif family.type == "binary":
-                many = jax.random.split(next(keys), events)
-                self.heads.append(jax.vmap(lambda k, f=family: DenseHead(f, inputs, event_hidden, phi, k))(many))
+                self.heads.append(make_event_heads(family, inputs, hidden, phi, next(keys), events))
             else:
                 self.heads.append(DenseHead(family, inputs, hidden, phi, next(keys)))
             if n in layout.events:
@@ -279,11 +294,7 @@ class BilinearModel(eqx.Module):
                 out.append(head(layout, stats, take_rows(all_views.gated, family.members), self.embed[family.kind]))
                 continue
             features = self.features(all_views, n)
-            if family.type == "binary":
-                phi, value, spread = jax.vmap(lambda h, f=features: h(f))(head)
-                out.append(Outputs(phi.mean(0), jnp.moveaxis(value, 0, 1), spread[0]))
-            else:
-                out.append(head(features))
+            out.append(apply_event_heads(head, features) if family.type == "binary" else head(features))
         return out
 
     def features(self, all_views: Views, family: int) -> Float[Array, "members n"]:

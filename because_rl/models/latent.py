@@ -42,6 +42,7 @@ from because_rl.models.bilinear import BilinearModel, Gates, Outputs, make_gates
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import negative_log_likelihood, per_target, split
 from because_rl.models.nets import normal, uniform
+from because_rl.models.objective import jackknife
 from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch, Stage
 
@@ -88,25 +89,37 @@ class Blocks(eqx.Module):
 
         `assignment`: 1 in the block c_j of each factor, which decides what priors see.
         """
+        gates = self.gates(assignment)
+        return jax.vmap(lambda network, gates: network(stats, gates, x, families))(self.networks, gates)
+
+    def gates(self, assignment: Float[Array, "blocks factors"]) -> Gates:
+        """What each block's networks see, with a leading axis of blocks."""
         layout, targets = self.layout, len(self.layout.factors.state)
-        ungated = make_gates(layout, np.ones((len(layout.inputs), targets), np.float32))
+        order = make_gates(layout, np.ones((len(layout.inputs), targets), np.float32)).order
         state_gates = jnp.asarray(self.visible) @ assignment
         action_shape = (len(state_gates), len(layout.inputs) - targets)
         action_gates = jnp.broadcast_to(jnp.asarray(self.action_driven)[:, None], action_shape)
         input_gates = jnp.concatenate([state_gates, action_gates], axis=1)
-        itself = jnp.eye(targets, len(layout.inputs))
+        weight = jnp.maximum(input_gates[:, None], jnp.eye(targets, len(layout.inputs))[None])
+        return Gates(weight[:, :, layout.factor_of_column], jnp.broadcast_to(order, (len(weight), *order.shape)))
 
-        def one_block(network: BilinearModel, input_gates: Array) -> list[Outputs]:
-            gates = jnp.maximum(input_gates[None], itself)[:, layout.factor_of_column]
-            return network(stats, Gates(gates, ungated.order), x, families)
+    def log_odds_of_data(self, stats: Statistics, mask: None, x: Float[Array, " columns"]) -> list[Array]:
+        """As `BilinearModel.log_odds_of_data`, of each factor by its likeliest block."""
+        assignment = self.likeliest_blocks()
+        by_block = jax.vmap(lambda network, gates: network.log_odds_of_data(stats, gates, x))
+        members = [np.array(self.layout.families[n].members) for n in self.layout.events]
+        each = zip(by_block(self.networks, self.gates(assignment)), members, strict=True)
+        return [(assignment[:, m] * log_odds).sum(0) for log_odds, m in each]
 
-        return jax.vmap(one_block)(self.networks, input_gates)
+    def likeliest_blocks(self) -> Float[Array, "blocks factors"]:
+        """1 in the likeliest block of each factor."""
+        return jax.nn.one_hot(self.assignment_logits.argmax(0), len(self.action_driven), axis=0)
 
     def __call__(
         self, stats: Statistics, mask: None, x: Float[Array, " columns"], families: tuple[int, ...] | None = None
     ) -> list[Outputs]:
         """The prediction of each factor by its likeliest block; `mask` is not used."""
-        assignment = jax.nn.one_hot(self.assignment_logits.argmax(0), len(self.action_driven), axis=0)
+        assignment = self.likeliest_blocks()
         numbers = range(len(self.layout.families)) if families is None else families
         out = []
         for n, by_block in zip(numbers, self.predict_by_block(stats, assignment, x, families), strict=True):
@@ -155,9 +168,11 @@ def evidence_bound(
     """The terms of the module's docstring; `assignment`: samples of c, `precision`: the decoder's, in usual changes."""
     layout, w, noise = model.layout, assignment_probabilities(model), jnp.exp(2 * model.log_noise)
 
-    def row(assignment: Array, state: Array, action: Array, next_state: Array) -> tuple[Array, Array, Array]:
+    def row(
+        assignment: Array, state: Array, action: Array, next_state: Array, counts: Array
+    ) -> tuple[Array, Array, Array]:
         def block(outputs: list[Outputs], noise: Array) -> tuple[Array, Array, Array]:
-            network_nll = negative_log_likelihood(layout, stats, outputs, state, next_state)
+            network_nll = negative_log_likelihood(layout, stats, outputs, state, next_state, counts)
             assignment_nll, kl = [], []
             residuals, variances = moments(layout, stats, jax.lax.stop_gradient(outputs), state, next_state)
             for family, residual, v in zip(layout.families, residuals, variances, strict=True):
@@ -174,7 +189,8 @@ def evidence_bound(
 
         return jax.vmap(block)(model.predict_by_block(stats, assignment, jnp.concatenate([state, action]), None), noise)
 
-    terms = jax.vmap(row)(assignment, batch["state"], batch["action"], batch["next_state"])
+    counts = jackknife(batch["episode"], model.networks.events)
+    terms = jax.vmap(row)(assignment, batch["state"], batch["action"], batch["next_state"], counts)
     network_nll, assignment_nll, kl = (a.mean(0) for a in terms)
     widths = jnp.asarray([f.width for f in layout.factors.state], jnp.float32)[None]
     centred = batch["state"] - batch["state"].mean(0)[None]
@@ -259,12 +275,15 @@ def with_assignment_rate(stage: Stage, rate: float) -> Stage:
     return replace(stage, rule=optax.partition(rules, lambda tree: jax.tree_util.tree_map_with_path(label, tree)))
 
 
-def mask_from_assignment(layout: Layout, probability: Float[np.ndarray, "seeds factors"]) -> np.ndarray:
-    """(inputs, targets) the mask for the behaviour policy and the value.
+def masks_from_assignment(
+    layout: Layout, probability: Float[np.ndarray, "seeds factors"]
+) -> Float[np.ndarray, "seeds inputs targets"]:
+    """The mask of each seed for the behaviour policy and the value.
 
     `probability`: that a factor lies in the blocks the agent acts on. Edges lead from the factors for which it is above
-    1/2 in at least one seed, from all action factors, and from every factor to itself.
+    1/2, from all action factors, and from every factor to itself.
     """
-    mask = np.ones((len(layout.inputs), len(layout.factors.state)), np.float32)
-    mask[: probability.shape[1]] = np.any(probability > HALF, axis=0, keepdims=True).T
-    return np.maximum(mask, np.eye(*mask.shape, dtype=np.float32))
+    seeds, factors = probability.shape
+    masks = np.ones((seeds, len(layout.inputs), factors), np.float32)
+    masks[:, :factors] = (probability > HALF)[:, :, None]
+    return np.maximum(masks, np.eye(*masks.shape[1:], dtype=np.float32))

@@ -70,6 +70,25 @@ def negative_log_likelihood(
     return per_target(layout, parts)
 
 
+def log_likelihood(
+    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, next_state: Array, *, weighted: bool = True
+) -> Float[Array, " targets"]:
+    """log T(s'_j | s, a) in nats, in which Gaussians are not scaled by their spread: it can compare models.
+
+    `weighted`: as in `negative_log_likelihood`.
+    """
+    shared = negative_log_likelihood(layout, stats, outputs, state, next_state, weighted=weighted)
+    parts = []
+    for family, out in zip(layout.families, outputs, strict=True):
+        nll = shared[np.array(family.members)]
+        if family.is_continuous:
+            change = family.difference(split(layout, family, next_state), split(layout, family, state))
+            error = change / split(layout, family, stats.change) - out.value
+            nll = (HALF * (error * jnp.exp(-out.spread)) ** 2 + out.spread).sum(1)
+        parts.append(-nll)
+    return per_target(layout, parts)
+
+
 def _with_absent(family: Family, values: Array) -> Array:
     if not family.optional:
         return values

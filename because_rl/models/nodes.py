@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.bilinear import ZOOM, DenseHead, Outputs
+from because_rl.models.bilinear import ZOOM, DenseHead, Outputs, apply_event_heads, make_event_heads
 from because_rl.models.layout import Family, Layout
 from because_rl.models.nets import SharedMLP, normal
 from because_rl.models.prepared_data import Statistics
@@ -132,12 +132,28 @@ class NodeSlotHead(eqx.Module):
 
 
 def make_heads(layout: Layout, inputs: int, hidden: int, key: PRNGKeyArray) -> list[DenseHead | NodeSlotHead]:
-    """A head for each family; `inputs`: the width of a node's features."""
-    keys = jax.random.split(key, len(layout.families))
-    return [
-        NodeSlotHead(f, inputs, hidden, k) if f.slots else DenseHead(f, inputs, hidden, hidden // 2, k)
-        for f, k in zip(layout.families, keys, strict=True)
-    ]
+    """A head for each family, of binary ones without slots several that vote; `inputs`: the width of node features."""
+
+    def head(family: Family, key: PRNGKeyArray) -> DenseHead | NodeSlotHead:
+        if family.slots:
+            return NodeSlotHead(family, inputs, hidden, key)
+        make = make_event_heads if family.type == "binary" else DenseHead
+        return make(family, inputs, hidden, hidden // 2, key)
+
+    return [head(f, k) for f, k in zip(layout.families, jax.random.split(key, len(layout.families)), strict=True)]
+
+
+def make_support(layout: Layout, inputs: int, hidden: int, key: PRNGKeyArray) -> list[SharedMLP]:
+    """For each of `Layout.events` a network that says whether a row is like the data (`objective.background`)."""
+    sizes, families = (inputs, hidden // 2, hidden // 2, 1), [layout.families[n] for n in layout.events]
+    keys = jax.random.split(key, len(families) + 1)
+    return [SharedMLP(sizes, len(f.members), k, last=0.1) for f, k in zip(families, keys, strict=False)]
+
+
+def log_odds_of_data(layout: Layout, support: Sequence[SharedMLP], h: Float[Array, "targets n"]) -> list[Array]:
+    """For each of `Layout.events`, (members,): the log-odds that a row is from the data, by its nodes' features."""
+    members = [np.array(layout.families[n].members) for n in layout.events]
+    return [net(jax.lax.stop_gradient(h[m]))[:, 0] for net, m in zip(support, members, strict=True)]
 
 
 def apply_heads(
@@ -158,8 +174,7 @@ def apply_heads(
         if isinstance(head, NodeSlotHead):
             out.append(head(h[members], slot_features(family), embed[family.kind], stats.moves[members]))
         else:
-            outputs = head(h[members])
-            out.append(outputs._replace(value=outputs.value[:, None]) if family.type == "binary" else outputs)
+            out.append(apply_event_heads(head, h[members]) if family.type == "binary" else head(h[members]))
     return out
 
 

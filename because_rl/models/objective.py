@@ -105,8 +105,9 @@ def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batc
     columns independent of each other: there, they keep their value. Half of the rows keep some columns of a real
     row, and so lie closer to the data. `model` is any that is called like BilinearModel.
 
-    Where data and box overlap, this would teach that half of the events do not happen. BilinearModel therefore also
-    learns to distinguish the two, and a row of the box counts by how much likelier it is there than in the data.
+    Where data and box overlap, this would teach that half of the events do not happen. A model with `log_odds_of_data`
+    therefore also learns to distinguish the two, and a row of the box counts by how much likelier it is there than in
+    the data.
     """
     layout, events = model.layout, model.layout.events
     if not events or not weights.background:
@@ -122,7 +123,7 @@ def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batc
     x = jnp.where(keep, real, box)
     outputs = jax.vmap(lambda row: model(stats, gates, row, events))(x)
     total, counts = jnp.zeros(()), [jnp.ones(())] * len(events)
-    if isinstance(model, BilinearModel):
+    if hasattr(model, "log_odds_of_data"):
         of_data, of_box = (jax.vmap(lambda row: model.log_odds_of_data(stats, gates, row))(rows) for rows in (real, x))
         log_odds = zip(of_data, of_box, strict=True)
         total += sum(((jax.nn.softplus(-a) + jax.nn.softplus(b)).mean(0).sum() for a, b in log_odds), jnp.zeros(()))

@@ -23,7 +23,7 @@ from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary
 from because_rl.planning.goal import attained
-from because_rl.planning.proposals import PlanningConfig, behaviour_policy, terminal_value, untrained_proposals
+from because_rl.planning.proposals import behaviour_policy, terminal_value, untrained_proposals
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
@@ -165,17 +165,16 @@ class PlannerAgent(Agent):
         self.parameters, self.learned = split_learned(method.predict, summary, parameters)
         self._given = parameters
         # Penalties come multiplied by each seed's own lambda.
-        self.config = replace(_with_persistence(method.config, parameters), pessimism=1.0)
+        self.config = replace(method.config.planner, pessimism=1.0)
         self.discrete = self.factors.codes is not None
         if self.discrete:
             self._successors = jax.jit(jax.vmap(self.learned.successor, in_axes=(None, 0, 0)))
         else:
             arrays, functions = hoist(self.learned)
-            actions = summary.actions
-            bounds = Bounds(actions.low, actions.high, self.config.memory, self.config.habit)
-            self._inputs = arrays, Bounds(*(jnp.asarray(b, jnp.float32) for b in bounds))
+            bounds = summary.actions.low, summary.actions.high
+            self._inputs = arrays, tuple(jnp.asarray(b, jnp.float32) for b in bounds)
             # What data decide is an argument, so that one compiled program serves all datasets of a world.
-            self._plan = _compile(replace(self.config, memory=0.0, habit=0.0), self.factors, functions)
+            self._plan = _compile(self.config, method.config.memory, self.factors, functions)
 
     def start(self, worlds: int, seed: int = 0) -> Controller:
         if self.discrete:
@@ -221,12 +220,15 @@ class PlannerAgent(Agent):
         )
 
 
-def _with_persistence(c: PlanningConfig, parameters: Mapping[str, Any]) -> ShootingConfig:
-    """The planner's settings, with the persistence of the behaviour noise in the data (mean over seeds)."""
-    if "persistence" not in parameters:
-        return c.planner
-    noise, component = (float(part.mean()) for part in parameters["persistence"])
-    return replace(c.planner, memory=noise if c.memory is None else c.memory, habit=component)
+def _with_persistence(planner: ShootingConfig, memory: float | None, p: Mapping[str, Any]) -> ShootingConfig:
+    """The planner's settings, with the persistence of the behaviour noise that a seed has estimated.
+
+    `memory`: that of the method's config; None: as in the data. `p`: the parameters of the seed.
+    """
+    if "persistence" not in p:
+        return planner
+    noise, component = p["persistence"]
+    return replace(planner, memory=noise if memory is None else memory, habit=component)
 
 
 def likeliest_levels(factors: FactorSpec, state: np.ndarray) -> np.ndarray:
@@ -278,16 +280,7 @@ class ShootingController(Controller):
         return np.asarray(self._last_plan.actions[:, :, 0])
 
 
-class Bounds(NamedTuple):
-    """What the data say about actions: their box, and the temporal persistence of the behaviour noise."""
-
-    low: Any
-    high: Any
-    memory: Any
-    habit: Any
-
-
-def _compile(config: ShootingConfig, factors: FactorSpec, functions: Any) -> Callable[..., Plan]:
+def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, functions: Any) -> Callable[..., Plan]:
     """One program for all steps, over seeds and worlds; `functions` is a `LearnedModel` without its arrays."""
     on_cpu = jax.default_backend() == "cpu"
 
@@ -298,20 +291,18 @@ def _compile(config: ShootingConfig, factors: FactorSpec, functions: Any) -> Cal
     def plan_of_seed(
         inputs: Any, parameters: Any, state: Array, goal: Array, before: Plan, steps_left: Array, key: Array
     ) -> Plan:
-        learned, bounds = eqx.combine(inputs[0], functions), inputs[1]
+        learned, (low, high) = eqx.combine(inputs[0], functions), inputs[1]
         model = PlanningModel(
             begin=lambda parameters, state: state,
             advance=partial(advance, learned),
             behaviour_policy=lambda p, state, goal, noise: learned.behaviour_policy(p[0], state, goal, noise),
             terminal_value=lambda p, state, goal: learned.terminal_value(p[0], state, goal),
         )
-        settings = replace(config, memory=bounds.memory, habit=bounds.habit)
+        settings = _with_persistence(config, memory, parameters[0])
 
         def plan_of_world(world: tuple[Array, Array, Plan, Array]) -> Plan:
             state, goal, before, key = world
-            return plan(
-                settings, factors, model, parameters, state, goal, before, steps_left, bounds.low, bounds.high, key
-            )
+            return plan(settings, factors, model, parameters, state, goal, before, steps_left, low, high, key)
 
         worlds = (state, goal, before, jax.random.split(key, len(state)))
         if not on_cpu:

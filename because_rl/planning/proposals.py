@@ -60,7 +60,9 @@ def needs_proposals(factors: FactorSpec) -> bool:
 
 
 def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.ndarray) -> dict[str, Any]:
-    """Fit the behaviour policy and the terminal value; `mask` is the method's own, (inputs, targets).
+    """Fit the behaviour policy and the terminal value.
+
+    `mask` is the method's own, (inputs, targets), or one for each seed, (seeds, inputs, targets).
 
     Returns 'behaviour', 'value', 'gate' and 'persistence' with a leading axis of seeds, or nothing where a planner
     needs none of them.
@@ -68,7 +70,8 @@ def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.
     data, stats, actions = prepared.transitions, prepared.stats, prepared.summary.actions
     if not needs_proposals(data.factors):
         return {}
-    gate = broadcast_over_seeds(jnp.asarray(goal_ancestors(prepared.layout, mask)), len(run.seeds))
+    masks = np.broadcast_to(mask, (len(run.seeds), *mask.shape[-2:]))
+    gate = jnp.asarray(np.stack([goal_ancestors(prepared.layout, one) for one in masks]))
     behaviour = run.fit(
         Stage(
             "behaviour",

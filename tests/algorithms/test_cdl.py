@@ -13,7 +13,7 @@ from because_rl.models.likelihood import negative_log_likelihood
 from because_rl.planning.proposals import goal_ancestors
 from because_rl.rng import stream
 from because_rl.training.run import Run
-from tests.algorithms.builders import layout_and_statistics, untrained
+from tests.algorithms.builders import layout_and_statistics, line, untrained
 from tests.support import LENGTH, logged, small
 
 PARENTS = {"x": {"x", "push"}, "y": {"x", "y"}, "copy": {"copy"}}
@@ -34,7 +34,8 @@ def chain(episodes=400, seed=0):
 
 def fitted_graphs(data, config, seeds):
     stage = cdl.cdl_stage(config, *layout_and_statistics(data), data.batch(data.held_out))
-    mask = Run(seeds).fit(stage, data.batch(~data.held_out), ()).mask
+    train = ~data.held_out
+    mask = Run(seeds).fit(stage, data.batch(train) | cdl.following_rows(data, train), ()).mask
     return [np.asarray(cdl.graph_from_mask(seed_mask, config.least)) for seed_mask in mask]
 
 
@@ -43,7 +44,7 @@ def parents(data, graph):
     return {target: set(names[graph[:, j] > 0].tolist()) for j, target in enumerate(data.factors.targets)}
 
 
-SMALL = {"hidden": 32, "features": 16, "batch": 64, "rate": 3e-3}
+SMALL = {"hidden": 32, "features": 16, "batch": 64, "rate": 3e-3, "second_step": 0.0}  # rows of a chain do not follow
 
 
 @pytest.mark.slow
@@ -83,8 +84,8 @@ def test_information_is_a_difference_of_log_likelihoods():
     z, spread = np.asarray(marker.value)[:, :, 0, 0], np.asarray(marker.spread)[:, :, 0, 0]
     gaussian = -0.5 * ((change - z) / np.exp(spread)) ** 2 - spread
     np.testing.assert_allclose(information[2], (gaussian[0] - gaussian[1]).mean(), rtol=1e-3, atol=1e-5)
-    z = np.asarray(flag.value)[:, :, 0, 0, 0]
-    bernoulli = data.next_state[:, 5] * z - np.log1p(np.exp(z))
+    z = np.asarray(flag.value)[:, :, 0, :, 0]  # of four networks that vote
+    bernoulli = (data.next_state[:, 5:] * z - np.log1p(np.exp(z))).mean(2)
     np.testing.assert_allclose(information[3], (bernoulli[0] - bernoulli[1]).mean(), rtol=1e-3, atol=1e-5)
     assert np.abs(information[2:]).min() > 1e-4
     assert body.value.shape == (2, 40, 2, 2)
@@ -115,3 +116,45 @@ def test_the_papers_table():
         c = make_method("cdl", world=name, tuned=False).config
         assert (c.hidden, c.initial, c.sparsity) == (hidden, 1.0, 0.001)
         assert c.behaviour_hidden == (256 if name == "lift" else 128)
+
+
+def walk(n=30):
+    """A walker that an action moves: rows of an episode follow each other."""
+    push = stream(0, "walk").normal(size=(n, 1))
+    x = np.cumsum(np.vstack([np.zeros((1, 1)), push]), axis=0)
+    return line(x[:-1, 0], push[:, 0], x[1:, 0])
+
+
+def test_rows_follow_in_one_episode_from_where_the_last_one_ended():
+    data = walk()
+    data.state[15] += 1
+    rows = cdl.following_rows(data, np.arange(30) != 3)
+    expected = np.ones(30)
+    expected[[9, 14, 19, 29]] = 0
+    np.testing.assert_array_equal(rows["follows"], np.delete(expected, 3))
+    np.testing.assert_array_equal(rows["action_2"][3], data.action[5])
+    np.testing.assert_array_equal(rows["state_2"][3], data.next_state[5])
+
+
+def test_second_step_starts_from_the_expected_state():
+    data = walk()
+    layout, stats = layout_and_statistics(data)
+    model = untrained(lambda key: ParentsModel(layout, CDLConfig(hidden=8, features=8), stats, key))
+    batch = data.batch(data.step >= 0) | cdl.following_rows(data, data.step >= 0)
+
+    def step(state, action):
+        (out,) = model_rows(jnp.stack([jnp.asarray(state), jnp.asarray(action)], 1))
+        return state + np.asarray(out.value)[:, 0, 0] * float(stats.change[0]), np.asarray(out.spread)[:, 0, 0]
+
+    def nll(after, mean, spread):
+        error = (after - mean) / float(stats.change[0]) / np.exp(spread)
+        return (error**2 / 2 + spread) * np.exp(spread)
+
+    model_rows = jax.jit(jax.vmap(lambda x: model(stats, jnp.ones((2, 1)), x)))
+    imagined, spread = step(data.state[:, 0], data.action[:, 0])
+    first = nll(data.next_state[:, 0], imagined, spread)
+    second = nll(np.asarray(batch["state_2"])[:, 0], *step(imagined, np.asarray(batch["action_2"])[:, 0]))
+    config = CDLConfig(variant="regularised", second_step=2.0)
+    learner = cdl.Learner(model, jnp.full((2, 1), 9.0))
+    _, metrics = jax.jit(lambda batch: cdl.cdl_loss(config, stats, {}, learner, (), batch, jax.random.key(0)))(batch)
+    np.testing.assert_allclose(metrics["nll"], (first + 2 * np.asarray(batch["follows"]) * second).mean(), rtol=1e-3)

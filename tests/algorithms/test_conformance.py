@@ -42,8 +42,8 @@ TINY |= {"langevin.training": 2 * CHUNK, "langevin.steps": 3, "langevin.buffer":
 TINY |= {"mask": "full", "layers": 1, "features": 8, "worlds": 2, "members": 2, "rate": 3e-3, "critic_rate": 3e-3}
 """Settings of a tiny method; each method takes those that its Config has."""
 CLASSES = [entry.method for entry in METHODS.values()]
-DISTINCT = [name for n, name in enumerate(METHODS) if METHODS[name].method not in CLASSES[:n]]
-"""One name for each method class: ablations and presets are left out."""
+DISTINCT = [name for n, name in enumerate(METHODS) if METHODS[name].method not in CLASSES[:n]] + ["mopo-plain"]
+"""One name for each method class, and one with networks of its own: ablations and presets are left out."""
 RESUMED = ("ccil", "td3bc")
 """Always stopped and resumed; the same code does so for all, and the long version tries it with all."""
 FALLS = {"mnm": "nll", "icil": "imitation", "td3bc": "critic"}
@@ -193,13 +193,14 @@ def test_a_stopped_training_resumes_to_the_same_bits(name, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("world", ["lamps", "crash"])
 @pytest.mark.parametrize("name", DISTINCT)
-def test_a_seed_learns_the_same_alone(name):
+def test_a_seed_learns_the_same_alone(name, world):
     """Compared by its metrics: Adam moves an array whose gradient is all rounding as far as any other.
 
     Whitened features have no gradient along their scale, so norms of weights get a wider tolerance.
     """
-    both, alone = (train(name, "lamps", None, seeds=seeds)[0].history for seeds in ((0, 1), (1,)))
+    both, alone = (train(name, world, None, seeds=seeds)[0].history for seeds in ((0, 1), (1,)))
     for stage, history in alone.items():
         for metric, values in history.items():
             rtol = 0.1 if metric in ("norm_mu", "deviation") else 1e-2

@@ -10,6 +10,7 @@ from because_rl.algorithms.delphic import DelphicConfig
 from because_rl.algorithms.registry import make_method
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models.bilinear import make_gates
+from because_rl.models.ensemble import make_bootstraps
 from because_rl.models.policy import PolicyInput, action_distribution
 from because_rl.models.prepared_data import action_statistics
 from because_rl.planning.proposals import broadcast_over_seeds, full_mask
@@ -21,7 +22,7 @@ from tests.support import LENGTH, logged
 EFFECT = 0.5
 
 
-def windy(strength, episodes=200):
+def windy(strength, episodes=400):
     """One of two hidden winds blows through each episode, and whoever pushes feels it."""
     rng, n = stream(0, "hidden"), episodes * LENGTH
     wind = strength * np.repeat(rng.choice([-1.0, 1.0], episodes), LENGTH)
@@ -41,8 +42,10 @@ def fitted_variances(strength):
     )
     policy_input = PolicyInput(data.factors, stats)
     stage = delphic.worlds_stage(c, layout, stats, policy_input, distribution, summary.shape[1])
-    batch = data.batch(np.ones(len(data), bool)) | {"summary": jnp.asarray(summary)}
-    models = Run([0], chunk=100).fit(stage, batch, gates).model
+    bootstraps = make_bootstraps(data, c.worlds * c.members, [0])
+    rows = {"summary": jnp.asarray(summary[~data.held_out]), "bootstrap": bootstraps.episode}
+    fixed = delphic.Fixed(gates, bootstraps.counts)
+    models = Run([0], chunk=100).fit(stage, data.batch(~data.held_out) | rows, fixed).model
 
     def predict(models, gates, push):
         x = jnp.stack([jnp.zeros(()), push])
@@ -132,6 +135,6 @@ def test_z_moves_every_kind_of_factor_around_its_mean():
 
 
 def test_the_papers_table():
-    for world, weight in (("lift", 1e-4), ("unlock", 1e-4), ("crash", 5e-5)):
+    for world, kl in (("lift", 1e-4), ("unlock", 1e-4), ("crash", 5e-5)):
         c = make_method("delphic", world=world, tuned=False).config
-        assert (c.worlds, c.pessimism, c.kl) == (5, weight, weight)
+        assert (c.worlds, c.kl, c.pessimism) == (5, kl, None)  # lambda is set by held-out data

@@ -15,7 +15,7 @@ def test_methods_are_those_of_the_registry():
     assert set(completion.METHOD_NAMES) <= set(METHODS)
     assert len(completion.METHOD_NAMES) >= 15  # those that have settings for a world
     assert completion.complete_method("mn") == ["mnm"]
-    assert completion.complete_methods("because,mo") == ["because,mopo"]
+    assert completion.complete_methods("because,de") == ["because,delphic", "because,denoised-mdp"]
     assert completion.complete_methods("mnm,mn") == []
 
 

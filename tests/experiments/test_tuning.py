@@ -47,7 +47,7 @@ def test_every_method_has_its_trials_or_shares_those_of_another():
 
 def test_a_new_planning_method_has_trials_without_an_entry(monkeypatch):
     monkeypatch.delitem(tuning_trials.CHANGES, "mopo")
-    assert trials("mopo", "unlock") == [{}, {"rate": 0.0003}, {"hidden": 128}, {"world_steps": 5000}]
+    assert trials("mopo", "unlock") == [{}, {"rate": 0.0006}, {"hidden": 128}, {"world_steps": 5000}]
     monkeypatch.delitem(tuning_trials.CHANGES, "td3bc")
     with pytest.raises(BecauseError, match="no trials for the method 'td3bc'"):
         trials("td3bc", "unlock")
@@ -67,7 +67,7 @@ def test_trials_are_different_configs_with_the_preset_first(method, world):
 
 @pytest.mark.parametrize("method", CHANGES)
 def test_no_trial_is_without_effect_where_actions_are_discrete(method):
-    idle = ("planner.", "behaviour", "value_", "memory", "expectile", "penalty")
+    idle = ("planner.", "behaviour", "value_", "memory", "expectile")
     assert not [name for settings in trials(method, "unlock") for name in settings if name.startswith(idle)]
 
 

@@ -84,8 +84,9 @@ def test_information_bound_against_numpy():
     np.testing.assert_allclose(value, joint.mean() - np.log(np.exp(shuffled).mean()), rtol=1e-5)
 
 
-def test_the_mask_keeps_what_at_least_one_seed_holds():
+def test_each_seed_has_the_mask_of_its_own_blocks():
     layout, _ = layout_and_statistics(room(1))
-    mask = latent.mask_from_assignment(layout, np.asarray([[0.9, 0.1, 0.2, 0.4], [0.6, 0.1, 0.7, 0.3]]))
-    np.testing.assert_array_equal(mask[:, 0], [1, 0, 1, 0, 1])  # from each signal, and the push, to the hand
-    np.testing.assert_array_equal(np.diag(mask), 1)
+    masks = latent.masks_from_assignment(layout, np.asarray([[0.9, 0.1, 0.2, 0.4], [0.6, 0.1, 0.7, 0.3]]))
+    np.testing.assert_array_equal(masks[:, :, 0], [[1, 0, 0, 0, 1], [1, 0, 1, 0, 1]])  # to the hand
+    for mask in masks:
+        np.testing.assert_array_equal(np.diag(mask), 1)

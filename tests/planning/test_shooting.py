@@ -205,7 +205,7 @@ def test_an_agent_plans_only_for_worlds_not_at_their_goal(monkeypatch):
     """What is planned for one world depends neither on the others nor on how many are planned for at once."""
     actions = action_statistics(np.array([[-1.0], [1.0]], np.float32))
     summary = SimpleNamespace(factors=MASS, actions=actions, horizon=8)
-    method = SimpleNamespace(predict=None, config=SimpleNamespace(planner=CONFIG))
+    method = SimpleNamespace(predict=None, config=SimpleNamespace(planner=CONFIG, memory=None))
     learned = LearnedModel(
         imagine=lambda p, state, action: mass_step(0.0, state, action)[1:],
         successor=None,

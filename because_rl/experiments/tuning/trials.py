@@ -44,12 +44,8 @@ CHANGES: dict[str, tuple[Mapping[str, Any], ...]] = {
         {"price": 0.2},
         ByWorld(unlock={"world_steps": Times(2)}, other={"planner.population": Times(2)}),
     ),
-    # The original's own penalty. With discrete factors both penalties are the same, so Unlock has BECAUSE's rate.
-    "mopo": (
-        {"price": 0.02},
-        {"price": 0.2},
-        ByWorld(unlock={"rate": Times(2)}, other={"penalty": "max_sigma"}),
-    ),
+    # The original's own penalty.
+    "mopo": ({"price": 0.02}, {"price": 0.2}, {"penalty": "max_sigma"}),
     # Earlier trials chose the smallest alpha. With the table's tau, the target networks of Crash cover at most 63% of
     # the way to the trained ones.
     "td3bc": (
@@ -74,8 +70,7 @@ CHANGES: dict[str, tuple[Mapping[str, Any], ...]] = {
     # The threshold of an edge was never tuned; the variant with a learned mask is the only one in the paper's table.
     "cdl": ({"threshold": Times(0.25)}, {"threshold": Times(4)}, {"variant": "regularised"}),
     "mnm": ({"joint": Times(0.1)}, {"price": 0.02}, {"price": 0.2}),
-    # The table's weight of the penalty is negligible on our scale, so all three set it by the price, as others do.
-    "delphic": ({"pessimism": None}, {"pessimism": None, "price": 0.2}, {"pessimism": None, "epistemic": 0.1}),
+    "delphic": ({"price": 0.02}, {"price": 0.2}, {"epistemic": 0.1}),
     # The original's weight of KL is 1; `ease` decides what is left to the chain that the agent does not use.
     "denoised-mdp": ({"kl": 1.0}, {"kl": 0.01}, {"ease": 0.75}),
     # At .1 mutual information hardly matters; the reward's weight keeps in ar and r what would be cheaper elsewhere.
