@@ -195,10 +195,10 @@ def edges_without_effect(measurements, graph):
     ]
 
 
-def check_graph(world):
+def check_graph(world, count):
     env, episodes = record_episodes(world)
-    overall, near_grasp = measure(env, episodes, 220), measure(env, episodes, 60, near_grasp=True)
-    assert all(trials >= 60 for _, _, trials in overall.values())
+    overall, near_grasp = measure(env, episodes, count), measure(env, episodes, 50, near_grasp=True)
+    assert all(trials >= count // 4 for _, _, trials in overall.values())
     assert effects_without_edge(overall, GRAPH) == []
     assert edges_without_effect([overall, near_grasp], GRAPH) == []
     # The check can fail: it detects a missing edge and an edge too many.
@@ -211,12 +211,12 @@ def check_graph(world):
 
 @pytest.mark.slow
 def test_manipulations_match_the_graph():
-    check_graph(BatchLift)
+    check_graph(BatchLift, 140)
 
 
 @pytest.mark.long
 def test_manipulations_in_robosuite_match_the_graph():
-    check_graph(Lift)
+    check_graph(Lift, 220)
 
 
 def test_graph_has_the_stated_edges():
