@@ -112,36 +112,40 @@ def draw_calibration(p_values: Mapping[tuple[str, str], np.ndarray]) -> Figure:
 def draw_power(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Share of each verdict with 95% intervals: against the effect, and against the number of episodes.
 
-    `rows` are those of a study of `POWER_CASES` with the residual test.
+    `rows` are those of a study of `POWER_CASES` with the residual test; a panel without any is left out.
     """
     by_case = {row["case"]: row for row in rows if "verdicts" in row}
-    figure = Figure(figsize=(10.2, 6.6), layout="constrained")
-    axes = figure.subplots(2, 3, sharey=True).ravel()
-    panels = {f"y += c x, {n:,} independent rows": (f"added-{{:g}}-{n}", EFFECTS) for n in POWER_ROWS}
-    panels |= {
+    choices = {f"y += c x, {n:,} independent rows": (f"added-{{:g}}-{n}", EFFECTS) for n in POWER_ROWS}
+    choices |= {
         f"s' = s + c a b, {count} episodes of {length}": (f"product-{{:g}}-{count}x{length}", EFFECTS)
         for count, length in POWER_SHAPES
     }
-    panels["s' = s + .3 a b, episodes of 100"] = ("product-{:g}x100", POWER_EPISODES)
-    for panel, (title, (name, values)) in zip(axes, panels.items(), strict=False):
-        present = [(value, by_case[name.format(value)]) for value in values if name.format(value) in by_case]
+    choices["s' = s + .3 a b, episodes of 100"] = ("product-{:g}x100", POWER_EPISODES)
+    panels = {}
+    for title, (name, values) in choices.items():
+        if present := [(value, by_case[name.format(value)]) for value in values if name.format(value) in by_case]:
+            panels[title] = values is EFFECTS, present
+    columns = (len(panels) + 1) // 2
+    figure = Figure(figsize=(3.4 * columns, 6.6), layout="constrained")
+    axes = figure.subplots(2, columns, sharey=True, squeeze=False).ravel()
+    for panel, (title, (by_effect, present)) in zip(axes, panels.items(), strict=False):
         _draw_shares(panel, present)
         panel.set_title(title, fontsize=10)
-        if values is EFFECTS:
+        panel.set_xlabel("effect" if by_effect else "episodes")
+        if by_effect:
             panel.set_xscale("symlog", linthresh=EFFECTS[1], linscale=0.5)
             panel.set_xticks([0, 0.005, 0.01, 0.03, 0.1, 0.3])
             panel.axvspan(ResidualTest.least_effect, ResidualTest.excluding_effect, color="#e2e8f0", zorder=0)
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             panel.xaxis.set_minor_locator(NullLocator())
-            panel.set_xlabel("effect")
-        else:
-            panel.set_xlabel("episodes")
         panel.set_ylim(-0.03, 1.03)
         _finish(panel)
-    for panel in (axes[0], axes[3]):
+    for panel in axes[::columns]:
         panel.set_ylabel("share of data sets")
-    axes[5].set_axis_off()
-    axes[5].legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=9, loc="center left", title="verdict")
+    for panel in axes[len(panels) :]:
+        panel.set_axis_off()
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, frameon=False, fontsize=9, loc="outside lower center", ncols=len(VERDICTS) + 1)
     return figure
 
 

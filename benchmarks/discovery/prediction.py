@@ -19,7 +19,7 @@ import numpy as np
 from because_rl.io import read_json, write_json
 from because_rl.provenance import provenance, revision
 from because_rl.rng import stream
-from because_rl.runs.fit import fit
+from because_rl.runs.fit import SETTINGS, fit
 from because_rl.transitions import Transitions
 from benchmarks.discovery.recovery import make_system, parse_size
 
@@ -76,11 +76,16 @@ def compare_masks(
         path = Path(folder) / f"{name.system}--{name.behaviour}--{name.size}--seed{name.seed}.json"
         if not path.exists():
             write_json(path, compare_on_log(name, training_seeds, settings or {}))
-        rows += read_json(path)["rows"]
+        kept = read_json(path)
+        rows += [row | {"revision": kept["revision"]} for row in kept["rows"]]
         report(done, len(choices))
     largest = max(row["loss"] for row in rows)
     config = {"systems": list(systems), "behaviours": list(behaviours), "sizes": list(sizes), "seeds": list(seeds)}
-    config |= {"training_seeds": training_seeds, "settings": UNTRAINED | (settings or {}), "most_loss": MOST_LOSS}
+    config |= {
+        "training_seeds": training_seeds,
+        "settings": SETTINGS | UNTRAINED | (settings or {}),
+        "most_loss": MOST_LOSS,
+    }
     return {
         "rows": rows,
         "largest_loss": largest,

@@ -47,7 +47,7 @@ def test_power_shows_the_share_of_each_verdict():
     effects = figure.axes[0]
     np.testing.assert_array_equal(lines(effects, "established")[0].get_data(), [[0, 0.1], [0, 1]])
     np.testing.assert_array_equal(lines(effects, "excluded")[0].get_ydata(), [0.75, 0])
-    np.testing.assert_array_equal(lines(figure.axes[4], "undetermined")[0].get_data(), [[20], [1]])
+    np.testing.assert_array_equal(lines(figure.axes[1], "undetermined")[0].get_data(), [[20], [1]])
     band = effects.collections[0].get_paths()[0].vertices  # of 'established': 0 and 40 of 40 data sets
     for effect, interval in ((0, (0, 0.088)), (0.1, (0.912, 1))):
         edges = band[band[:, 0] == effect, 1]
