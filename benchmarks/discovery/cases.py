@@ -244,7 +244,7 @@ CASES: dict[str, Case] = {
 EFFECTS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3)
 """Of the power curves: the share of the variance of y given z that x explains."""
 POWER_ROWS = (1000, 3000)
-POWER_SHAPES = ((30, 50), (300, 5))
+POWER_SHAPES = ((30, 50), (200, 15))
 POWER_EPISODES = (20, 25, 30, 40, 50)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.transforms import ScaledTranslation
 from scipy.stats import binom
 
 from because_rl.discovery.independence.residual import ResidualTest
@@ -26,6 +27,8 @@ BLUE, ORANGE, GREEN, PINK, BLACK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79
 VERDICTS = {"established": (GREEN, "-", "o"), "undetermined": (ORANGE, "--", "s"), "excluded": (BLUE, "-.", "^")}
 """Verdict -> colour, line style and marker."""
 KEPT = "in the mask"
+SHIFT = 2.5
+"""Points between the markers of two verdicts."""
 STYLES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."))
 IN_EPISODES = {f"{count} episodes of {length}": f"-{count}x{length}" for count, length in SHAPES}
 PANELS: tuple[tuple[str, dict[str, tuple[str, ...]]], ...] = (
@@ -115,7 +118,9 @@ def draw_power(rows: Sequence[Mapping[str, Any]]) -> Figure:
     `rows` are those of a study of `POWER_CASES` with the residual test; a panel without any is left out.
     """
     by_case = {row["case"]: row for row in rows if "verdicts" in row}
-    choices = {f"y += c x, {n:,} independent rows": (f"added-{{:g}}-{n}", EFFECTS) for n in POWER_ROWS}
+    choices: dict[str, tuple[str, Sequence[float]]] = {
+        f"y += c x, {n:,} independent rows": (f"added-{{:g}}-{n}", EFFECTS) for n in POWER_ROWS
+    }
     choices |= {
         f"s' = s + c a b, {count} episodes of {length}": (f"product-{{:g}}-{count}x{length}", EFFECTS)
         for count, length in POWER_SHAPES
@@ -134,7 +139,8 @@ def draw_power(rows: Sequence[Mapping[str, Any]]) -> Figure:
         panel.set_xlabel("effect" if by_effect else "episodes")
         if by_effect:
             panel.set_xscale("symlog", linthresh=EFFECTS[1], linscale=0.5)
-            panel.set_xticks([0, 0.005, 0.01, 0.03, 0.1, 0.3])
+            panel.set_xticks([0, 0.01, 0.03, 0.1, 0.3])
+            panel.set_xlim(-EFFECTS[1] / 2, EFFECTS[-1] * 1.3)
             panel.axvspan(ResidualTest.least_effect, ResidualTest.excluding_effect, color="#e2e8f0", zorder=0)
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             panel.xaxis.set_minor_locator(NullLocator())
@@ -150,15 +156,28 @@ def draw_power(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _draw_shares(panel: Axes, present: Sequence[tuple[float, Mapping[str, Any]]]) -> None:
+    """A line per verdict with Wilson's intervals, shifted a little so that none hides another."""
     x = np.array([value for value, _ in present], float)
     count = np.array([row["replications"] for _, row in present])
-    kept = [row["kept"] for _, row in present]
-    for verdict, (colour, line, marker) in VERDICTS.items():
+    for k, (verdict, (colour, line, marker)) in enumerate(VERDICTS.items()):
         share = np.array([row["verdicts"].get(verdict, 0.0) for _, row in present])
         low, high = wilson(share, count)
-        panel.plot(x, share, color=colour, linestyle=line, marker=marker, markersize=4, linewidth=1.4, label=verdict)
-        panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-    panel.plot(x, kept, color=GREY, linestyle=":", linewidth=1.4, label=KEPT)
+        shifted = panel.transData + ScaledTranslation(SHIFT * (k - 1) / 72, 0, panel.figure.dpi_scale_trans)
+        panel.errorbar(
+            x,
+            share,
+            np.maximum([share - low, high - share], 0),
+            color=colour,
+            linestyle=line,
+            marker=marker,
+            markersize=4.5,
+            linewidth=1.4,
+            elinewidth=1,
+            capsize=2,
+            label=verdict,
+            transform=shifted,
+        )
+    panel.plot(x, [row["kept"] for _, row in present], color=GREY, linestyle=":", linewidth=1.6, label=KEPT)
 
 
 def _finish(panel: Axes) -> None:
