@@ -130,9 +130,10 @@ def draw_power(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for title, (name, values) in choices.items():
         if present := [(value, by_case[name.format(value)]) for value in values if name.format(value) in by_case]:
             panels[title] = values is EFFECTS, present
-    columns = (len(panels) + 1) // 2
-    figure = Figure(figsize=(3.4 * columns, 6.6), layout="constrained")
-    axes = figure.subplots(2, columns, sharey=True, squeeze=False).ravel()
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(3.4 * columns, 0.4 + 3.1 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
     for panel, (title, (by_effect, present)) in zip(axes, panels.items(), strict=False):
         _draw_shares(panel, present)
         panel.set_title(title, fontsize=10)
