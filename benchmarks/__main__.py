@@ -158,6 +158,43 @@ def bench_systems(
     deliver(result, output, as_json, make_table("Edges against the true graph", rows, tuple(shown.values())))
 
 
+@bench.command(
+    "held-out", epilog="Example: python -m benchmarks held-out --keep work/held-out -o results/discovery/held-out.json"
+)
+def bench_held_out(
+    keep: Annotated[Path, typer.Option(help="Folder for results, a file per log, from which a later run resumes.")],
+    system: Annotated[
+        list[str] | None, typer.Option(help="Systems as for 'systems'; repeatable (pendulum, acrobot).")
+    ] = None,
+    behaviour: Annotated[list[str] | None, typer.Option(help="random, confounded; repeatable (both).")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="Episodes x rows of each; repeatable (30x200, 50x200).")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seeds of the logs; repeatable (0).")] = None,
+    training_seeds: Annotated[int, typer.Option(help="World models of each fit.")] = 3,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of BECAUSE: 'world_steps=4000'; repeatable.")
+    ] = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Held-out accuracy of world models with the mask that 'because fit' discovers, beside all inputs."""
+    from benchmarks.discovery.prediction import SIZES, SYSTEMS, compare_masks
+    from benchmarks.discovery.systems import BEHAVIOURS
+
+    overrides = dict(setting(text) for text in settings or ())
+    with progress_bar("Fitting", "logs") as report:
+        choice = system or SYSTEMS, behaviour or BEHAVIOURS, size or SIZES, seed or [0]
+        result = compare_masks(*choice, keep, training_seeds, overrides, report)
+    rows = [
+        {name: row[name] for name in ("system", "behaviour", "size", "seed", "factor")}
+        | {name: f"{row[name]:.4f}" for name in ("discovered", "full", "loss")}
+        for row in result["rows"]
+    ]
+    title = f"Held-out accuracy by mask; largest loss {result['largest_loss']:.4f}"
+    deliver(result, output, as_json, make_table(title, rows, ("discovered", "full", "loss")))
+
+
 @bench.command("mask", epilog="Example: python -m benchmarks mask --n 2000 --n 15000 -o results/discovery/cost.json")
 def bench_mask(
     n: Annotated[list[int] | None, typer.Option(help="Transitions; repeatable (15000).")] = None,
@@ -179,6 +216,27 @@ def bench_mask(
     rows = [{name.replace("_", " "): row[name] for name in shown} for row in result["rows"]]
     table = make_table("Cost of a whole mask", rows, tuple(name.replace("_", " ") for name in shown[4:]))
     deliver(result, output, as_json, table)
+
+
+@bench.command("pictures", epilog="Example: python -m benchmarks pictures")
+def bench_pictures(
+    p_values: Annotated[
+        Path, typer.Option(help="Folder of p-values that 'discovery --keep' wrote, for the picture of the level.")
+    ] = Path("results/discovery/p-values/679007b"),
+    power: Annotated[
+        Path, typer.Option(help="File of 'discovery --case added-* --case product-*', for that of the power.")
+    ] = Path("results/discovery/power.json"),
+    folder: Annotated[Path, typer.Option("--output", "-o", help="Folder for the pictures.")] = Path("docs/images"),
+) -> None:
+    """Draw the pictures of docs/discovery.md again, from the results of 'discovery'."""
+    from because_rl.io import read_json
+    from because_rl.report.graph_figure import save
+    from benchmarks.discovery.figures import draw_calibration, draw_power, read_p_values
+
+    figures = {"level": draw_calibration(read_p_values(p_values)), "power": draw_power(read_json(power)["rows"])}
+    for name, figure in figures.items():
+        save(figure, folder / f"discovery-{name}.svg")
+        typer.echo(folder / f"discovery-{name}.svg")
 
 
 @bench.command("planning", epilog="Example: python -m benchmarks planning --hidden 128 -o results/planning.json")

@@ -190,12 +190,12 @@ def _held(rng: np.random.Generator, n: int, length: int, levels: int, change: fl
     return rng.integers(0, levels, n)[drawn]
 
 
-def product(length: int) -> Draw:
-    """s' = s + .3 a b + .3 e with white a, b and e: x is a, y is s' and z is (s, b); s starts at a normal value."""
+def product(length: int, factor: float = 0.3) -> Draw:
+    """s' = s + factor a b + .3 e with white a, b and e: x is a, y is s' and z is (s, b); s starts at a normal value."""
 
     def draw(rng: np.random.Generator, n: int) -> Sample:
         a, b, e = rng.standard_normal((3, n))
-        change = 0.3 * a * b + 0.3 * e
+        change = factor * a * b + 0.3 * e
         total = np.cumsum(change.reshape(-1, length), axis=1)
         after = (total + rng.standard_normal((n // length, 1))).reshape(-1)
         return a, after, np.column_stack([after - change, b]), episodes(n, length)
@@ -240,3 +240,32 @@ CASES: dict[str, Case] = {
     **_in_episodes("product", product, [(count, 100) for count in (20, 30, 50)], null=False, own=True),
 }
 """Name -> case; in the names of cases with episodes, GxT: G episodes of T rows."""
+
+EFFECTS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3)
+"""Of the power curves: the share of the variance of y given z that x explains."""
+POWER_ROWS = (1000, 3000)
+POWER_SHAPES = ((30, 50), (200, 15))
+POWER_EPISODES = (20, 25, 30, 40, 50)
+
+
+def _ratio(effect: float) -> float:
+    """The standard deviation of x's part of y, relative to that of the noise, at which x has this effect."""
+    return math.sqrt(effect / (1 - effect))
+
+
+def _power_cases() -> dict[str, Case]:
+    """'added-E-N': `nonlinear` with y += c x (both noises: 1/2), N independent rows; 'product-E-GxT': `product` with
+    c a b; c such that the effect is E."""
+    cases: dict[str, Case] = {}
+    for effect in EFFECTS:
+        ratio = _ratio(effect)
+        draw = nonlinear(lambda x, z, c=ratio: c * x)  # type: ignore[misc]
+        cases |= {f"added-{effect:g}-{n}": Case(draw, n, null=effect == 0) for n in POWER_ROWS}
+        make = partial(product, factor=0.3 * ratio)
+        cases |= _in_episodes(f"product-{effect:g}", make, POWER_SHAPES, null=effect == 0, own=True)
+    return cases | _in_episodes("product", product, [(g, 100) for g in POWER_EPISODES], null=False, own=True)
+
+
+POWER_CASES = _power_cases()
+"""Name -> case, of the power curves."""
+ALL_CASES = CASES | POWER_CASES

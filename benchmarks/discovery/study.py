@@ -29,7 +29,7 @@ from because_rl.io import read_json, write_json
 from because_rl.provenance import provenance
 from because_rl.rng import child_seed, stream
 from because_rl.statistics import wilson
-from benchmarks.discovery.cases import CASES
+from benchmarks.discovery.cases import ALL_CASES, CASES
 from benchmarks.discovery.peers import COUNTING, MOST_ROWS, PairTest, installed, versions
 
 Record = dict[str, list[Any]]
@@ -129,7 +129,7 @@ def calibrate(
 
     Args:
         tests: name -> test.
-        cases: keys of `CASES`.
+        cases: keys of `ALL_CASES`.
         replications: data sets per test and case.
         seed: of the data; each replication has its own seed, so the result does not depend on `workers`.
         folder: where p-values are kept, a file per test and case, from which a later call continues.
@@ -172,16 +172,16 @@ def _batch(record: Record, replications: int, budget: float, workers: int) -> in
 
 def _replicate(test: IndependenceTest | PairTest, case: str, seed: int, number: int) -> tuple[Outcome, float]:
     """Outcome and CPU seconds of one replication (wall-clock time would depend on the load of the machine)."""
-    x, y, z, *episode = CASES[case].draw(stream(seed, "calibrate", case, number), CASES[case].n)
+    x, y, z, *episode = ALL_CASES[case].draw(stream(seed, "calibrate", case, number), ALL_CASES[case].n)
     begin, test_seed = time.process_time(), child_seed(seed, "calibrate", case, number)
-    outcome = examine(test, x, y, z, episode[0] if episode else None, test_seed, CASES[case].own)
+    outcome = examine(test, x, y, z, episode[0] if episode else None, test_seed, ALL_CASES[case].own)
     return outcome, time.process_time() - begin
 
 
 def _row(name: str, case: str, record: Record, replications: int) -> dict[str, Any]:
     """Rejection rates at each level with 95% intervals, the share of each verdict, and the cost."""
     p = np.array(record["p"][:replications])
-    row: dict[str, Any] = {"test": name, "case": case, "n": CASES[case].n, "null": CASES[case].null}
+    row: dict[str, Any] = {"test": name, "case": case, "n": ALL_CASES[case].n, "null": ALL_CASES[case].null}
     for level in LEVELS:
         low, high = wilson(float((p < level).mean()), len(p))
         row[f"{level:g}"] = {"rate": float((p < level).mean()), "low95": float(low), "high95": float(high)}
@@ -216,8 +216,8 @@ def study(
 ) -> dict[str, Any]:
     """`calibrate` by name: our tests and those of installed packages, each on the cases it is made for.
 
-    `names` and `cases` None mean all; a case may be a pattern such as "ar-*-20x50". The other arguments are those of
-    `calibrate`. Returns "rows" and "provenance".
+    `names` and `cases` None mean all tests and all `CASES`; a case may be a pattern such as "ar-*-20x50". The other
+    arguments are those of `calibrate`. Returns "rows" and "provenance".
     """
     available: dict[str, IndependenceTest | PairTest] = {name: make_test(name) for name in OURS} | installed()
     if unknown := [name for name in names or () if name not in available]:
@@ -226,8 +226,8 @@ def study(
             need=f"one of {', '.join(available)}.",
             fix="install it or drop it.",
         )
-    selected = [case for case in CASES if not cases or any(fnmatchcase(case, pattern) for pattern in cases)]
-    if unknown := [pattern for pattern in cases or () if not any(fnmatchcase(case, pattern) for case in CASES)]:
+    selected = [case for case in ALL_CASES if any(fnmatchcase(case, pattern) for pattern in cases or CASES)]
+    if unknown := [pattern for pattern in cases or () if not any(fnmatchcase(case, pattern) for case in ALL_CASES)]:
         raise BecauseError(f"There is no case {unknown[0]!r}.", need=f"one of {', '.join(CASES)}.", fix="drop it.")
     chosen = {name: test for name, test in available.items() if not names or name in names}
     rows: list[dict[str, Any]] = []
@@ -243,4 +243,4 @@ def study(
 def _fits(name: str, case: str) -> bool:
     """Whether a test is made for a case: categorical or numeric data, and not too many rows for it."""
     for_categories = name == "gtest" or name in COUNTING
-    return for_categories == CASES[case].discrete and CASES[case].n <= MOST_ROWS.get(name, math.inf)
+    return for_categories == ALL_CASES[case].discrete and ALL_CASES[case].n <= MOST_ROWS.get(name, math.inf)

@@ -8,7 +8,7 @@ from because_rl.discovery.independence.fisherz import FisherZ
 from because_rl.discovery.independence.gtest import GTest
 from because_rl.io import read_json, write_json
 from because_rl.rng import stream
-from benchmarks.discovery.cases import CASES, TIED, autoregressive, hidden_cause, product, sticky
+from benchmarks.discovery.cases import CASES, POWER_CASES, TIED, autoregressive, hidden_cause, product, sticky
 from benchmarks.discovery.study import as_variables, calibrate, examine, study
 
 
@@ -49,6 +49,19 @@ def test_the_product_is_a_state_that_changes_by_its_inputs():
     variables = as_variables(a, after, z, episode, own=True)
     assert [f.name for f in variables.inputs] == ["x", "y", "z"]
     np.testing.assert_array_equal(variables.x[1][:, 0], z[:, 0])
+
+
+@pytest.mark.parametrize("effect", [0.1, 0.3])
+def test_cases_of_power_curves_have_the_effect_in_their_name(effect):
+    x, y, z = POWER_CASES[f"added-{effect:g}-3000"].draw(stream(0, "added"), 100_000)
+    mean = np.tanh(z[:, :3].sum(1))
+    rest = y - np.sin(z[:, 1:4].sum(1))
+    rest -= mean * (mean @ rest) / (mean @ mean)
+    assert np.corrcoef(rest, x - mean)[0, 1] ** 2 == pytest.approx(effect, abs=0.01)
+    a, after, z, _ = POWER_CASES[f"product-{effect:g}-30x50"].draw(stream(0, "product"), 100_000)
+    assert np.corrcoef(after - z[:, 0], a * z[:, 1])[0, 1] ** 2 == pytest.approx(effect, abs=0.01)
+    assert POWER_CASES["added-0-1000"].null
+    assert not POWER_CASES[f"added-{effect:g}-1000"].null
 
 
 def test_every_case_draws_its_rows_and_whole_episodes():

@@ -1,9 +1,14 @@
 """Systems with known graphs: a perturbed input must move exactly the factors that it is a cause of."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
 
+from because_rl.discovery.discover import discover
+from because_rl.discovery.independence.residual import ResidualTest
+from because_rl.discovery.regression.engine import Budget
 from because_rl.rng import stream
 from benchmarks.discovery.synthetic import sparse, step_sparse, step_thermostat, thermostat
 from benchmarks.discovery.systems import (
@@ -150,6 +155,17 @@ def test_the_graph_of_the_thermostat_is_that_of_its_equations():
     result = moved(lambda s, a: step_thermostat(s, a[:, 0], draws, noise), data.state, data.action, 1.0)
     np.testing.assert_array_equal(result, system.graph.matrix)
     assert system.graph.parents("occupied") == ("day_type", "hour", "occupied")
+
+
+def test_the_type_of_day_is_not_excluded_as_a_cause():
+    """It is constant in an episode: a cause only if its factor says so, and left open otherwise."""
+    quick = ResidualTest(budget=Budget(centres=60, learn_rows=600, learn_centres=60, probe_rows=600, probe_centres=60))
+    data = thermostat().transitions(stream(0, "thermostat"), "random", 30 * 96, 96)
+    day, *rest = data.factors.state
+    for role, verdict in (("", "undetermined"), ("context", "established")):
+        factors = replace(data.factors, state=(replace(day, role=role), *rest))
+        mask = discover(replace(data, factors=factors), test=quick, batches=0)
+        assert mask.status[mask.inputs.index("day_type"), mask.targets.index("occupied")] == verdict
 
 
 @pytest.mark.parametrize("name", [*CLASSIC, "sparse", "thermostat"])
