@@ -351,6 +351,44 @@ def bench_ladder(
     deliver(result, output, as_json, make_table(f"{task}, dataset seed {seed}", rows, ("success", "95%")))
 
 
+@bench.command(
+    "penalties", epilog="Example: python -m benchmarks penalties unlock-medium --keep work/penalties --method mopo"
+)
+def bench_penalties(
+    data: Annotated[str, typer.Argument(help="A recipe, such as unlock-medium.")],
+    keep: Annotated[Path, typer.Option(help="Folder for datasets.")],
+    seed: Annotated[int, typer.Option(help="Dataset seed, one for development: 500 to 599.")] = 500,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Methods with a penalty; repeatable (because, mopo, delphic, mnm ...).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of all that have it: 'world_steps=500'; repeatable.")
+    ] = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """How much more than an ordinary step the worst plan pays for uncertainty, by method."""
+    from benchmarks.methods.penalties import METHODS, penalties
+
+    overrides = dict(setting(text) for text in settings or ())
+    with progress_bar("Measuring", "methods") as report:
+        result = penalties(data, seed, keep, method or METHODS, overrides, report)
+    rows = [
+        {name.replace("_", " "): value if isinstance(value, str) else f"{value:.3g}" for name, value in row.items()}
+        for row in result["rows"]
+    ]
+    deliver(result, output, as_json, make_table(f"{data}, dataset seed {seed}", rows, tuple(rows[0])[2:]))
+
+
+@bench.command("given", epilog="Example: python -m benchmarks given")
+def bench_given(output: Output = None, as_json: Json = False) -> None:
+    """What each method that plans in a model is given: encoders, proposals, value, vote, background, gates, penalty."""
+    from benchmarks.methods.given import given
+
+    result = given()
+    deliver(result, output, as_json, make_table("What methods are given", result["rows"]))
+
+
 @bench.command("clients", epilog="Example: python -m benchmarks clients -o results/worlds/clients.json")
 def bench_clients(
     steps: Annotated[int, typer.Option(help="Training steps of each client.")] = 1000,

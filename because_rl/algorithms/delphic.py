@@ -31,7 +31,7 @@ its mean on held-out data, and clipped at 50 of them (`ensemble.as_penalty`). Th
 5e-5, has the unit of the original's Q, which sums rewards, and not of a goal that is worth 1. On our scale it would be
 no penalty, so lambda is set by held-out data as in all methods here. *Goal-conditioned*: pi_w sees the goal. *Vector
 states*: T_w has the factors, encoders by kind and likelihoods that all models have, and pi_w the action distribution of
-all imitators (`policy`). *Bootstraps* are of whole episodes, one for each model, and all models vote on events.
+all imitators (`policy`). *Bootstraps* are of whole episodes, one for each model, and the worlds vote on events.
 """
 
 from __future__ import annotations
@@ -266,7 +266,8 @@ def ensemble_prediction(
     """The joint prediction of all worlds, and u."""
     each, expected = expectations(layout, stats, p["gates"], p["models"], jnp.concatenate([state, action]))
     delphic, epistemic = variances(expected, c.worlds, c.members)
-    return combine_members(layout, each), delphic + c.epistemic * epistemic
+    by_world = [jax.tree.map(lambda a: a.reshape(c.worlds, c.members, *a.shape[1:]).mean(1), out) for out in each]
+    return combine_members(layout, by_world), delphic + c.epistemic * epistemic
 
 
 def expectations(

@@ -81,6 +81,38 @@ def room(episodes=150):
     return Transitions(**(vars(data) | {"reward": data.next_state[:, :2].sum(1)}))
 
 
+HARBOUR = ("boat", "tide", "spray", "radio", "clock")
+"""State factors of `harbour`. The action moves boat and spray; the reward depends on boat and tide."""
+
+
+def harbour(episodes=150, current=0.0):
+    """Another `room`: a boat of two columns is steered, spray follows it, and the tide drives it by `current`.
+
+    Sizes, memories, noises and couplings are not those of `room`.
+    """
+    rng, n = stream(0, "harbour"), episodes * LENGTH
+    boat, spray, clock, push = rng.normal(size=(4, n, 2))
+    tide, radio = rng.normal(size=(2, n, 1))
+    noise = rng.normal(size=(n, 8))
+    after = [
+        0.8 * boat + 0.7 * push + current * tide,
+        0.3 * tide,
+        0.4 * spray + 0.8 * push[:, ::-1] * [1, -1] + 0.3 * boat,
+        0.9 * radio,
+        0.5 * clock[:, ::-1],
+    ]
+    after = np.hstack(after) + noise * [0.2, 0.2, 0.6, 0.3, 0.3, 0.4, 0.5, 0.5]
+    widths = zip(HARBOUR, (2, 1, 2, 1, 2), strict=True)
+    parts = pack(*((name, width, "continuous", name) for name, width in widths))
+    goal = (GoalFactor("out", 0, 2, "continuous", factor="boat", relation="at_least"),)
+    state = np.hstack([boat, tide, spray, radio, clock])
+    factors = FactorSpec(parts, pack(("push", 2, "continuous")), goal)
+    data = logged(factors, state, push, after, np.zeros((n, 2)))
+    return Transitions(
+        **(vars(data) | {"reward": data.next_state[:, 0] - data.next_state[:, 1] + data.next_state[:, 2]})
+    )
+
+
 LINE = FactorSpec(
     pack(("x", 1, "continuous")),
     pack(("push", 1, "continuous")),

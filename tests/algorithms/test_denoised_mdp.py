@@ -11,18 +11,25 @@ from because_rl.algorithms.registry import make_method
 from because_rl.envs.tasks import world_class
 from because_rl.models.latent import assignment_probabilities
 from because_rl.training.run import Run
-from tests.algorithms.builders import layout_and_statistics, room, untrained
+from tests.algorithms.builders import harbour, layout_and_statistics, room, untrained
 
 
 @pytest.mark.slow
-def test_x_holds_what_actions_move_and_y_the_rest():
-    data = room()
+@pytest.mark.parametrize(
+    ("make", "moved"),
+    [
+        (room, [1, 0, 1, 0]),  # hand, weather, bird, plane
+        pytest.param(harbour, [1, 0, 1, 0, 0], marks=pytest.mark.long),  # for which no weight was set
+    ],
+)
+def test_x_holds_what_actions_move_and_y_the_rest(make, moved):
+    data = make()
     config = DenoisedMDPConfig(hidden=8, batch=64, world_steps=400, rate=5e-3, share_rate=0.03)
     stage = denoised_stage(config, *layout_and_statistics(data), mean_and_std(data.reward))
     world = Run([0], chunk=200).fit(stage, data.batch(~data.held_out), ()).world
     x, y = np.asarray(jax.vmap(assignment_probabilities)(world))[0]
-    np.testing.assert_allclose(x, [1, 0, 1, 0], atol=0.1)  # hand, weather, bird, plane
-    np.testing.assert_allclose(y, [0, 1, 0, 1], atol=0.1)
+    np.testing.assert_allclose(x, moved, atol=0.1)
+    np.testing.assert_allclose(y, 1 - np.array(moved), atol=0.1)
 
 
 def test_chains_see_their_own_factors_and_x_the_action():

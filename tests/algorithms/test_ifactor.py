@@ -13,21 +13,34 @@ from because_rl.envs.tasks import world_class
 from because_rl.models.latent import assignment_probabilities
 from because_rl.training.run import Run
 from because_rl.transitions import Transitions
-from tests.algorithms.builders import layout_and_statistics, room
+from tests.algorithms.builders import harbour, layout_and_statistics, room
 
 
-@pytest.mark.slow
-def test_four_signals_end_up_in_four_blocks():
-    data, train = room(), ~room().held_out
-    config = IFactorConfig(hidden=8, batch=64, world_steps=1200, rate=5e-3, share_rate=0.03)  # to leave ar takes time
+def fitted_blocks(data):
+    """(blocks, factors) the probabilities that factors lie in blocks."""
+    train = ~data.held_out
+    config = IFactorConfig(hidden=8, batch=64, world_steps=700, rate=5e-3, share_rate=0.05)  # to leave ar takes time
     to_go = reward_to_go(data, config.discount)
     stage = ifactor_stage(config, *layout_and_statistics(data), mean_and_std(data.reward, to_go))
     batch = data.batch(train) | {"reward_to_go": jnp.asarray(to_go[train])}
     world = Run([0], chunk=200).fit(stage, batch, ()).world
-    probability = np.asarray(jax.vmap(assignment_probabilities)(world))[0]
+    return np.asarray(jax.vmap(assignment_probabilities)(world))[0]
+
+
+@pytest.mark.slow
+def test_four_signals_end_up_in_four_blocks():
+    probability = fitted_blocks(room())
     blocks = [ifactor.AR, ifactor.R, ifactor.A, ifactor.REST]  # of hand, weather, bird and plane
     assert probability.argmax(0).tolist() == blocks
     assert (probability.max(0) > 0.8).all()
+
+
+@pytest.mark.long
+def test_blocks_of_a_world_for_which_no_weight_was_set():
+    """Other sizes and couplings: the tide, which the reward depends on, moves the boat."""
+    probability = fitted_blocks(harbour(current=0.4))
+    blocks = [ifactor.AR, ifactor.R, ifactor.A, ifactor.REST, ifactor.REST]
+    assert probability.argmax(0).tolist() == blocks, probability.round(2)
 
 
 def test_reward_to_go_ends_with_its_episode():
