@@ -11,14 +11,16 @@ agent acts by the likelier graph, G_j = 1[p_j > 1/2].
 
 Adaptations. *Offline*: the original trains on evenly drawn graphs and then finds G by asking the expert or by acting
 in the world, and neither is possible here; instead G is learned from the likelihood of the data. So a factor is dropped
-if it adds nothing to what the others say about the action; one that is merely correlated with the action, and that
-nothing replaces, is not. *Goal-conditioned*: the policy sees the goal, which is never masked. *Vector states*: G is
-over named factors, which are the disentangled variables that the original gets from a VAE; a masked factor is replaced
-by its mean (0 if it is discrete). *Continuous actions*: the original's are discrete; continuous ones have a mixture
-distribution (`policy.Mixture`), the same as the planners' proposals, since Gaussian regression would answer data with
-two modes with their mean. *Rates*: theta has a rate of its own. At the table's 1e-4 it could not cross from .95 to 1/2
-(2.9 in theta) in less than 29,000 steps of Adam. *Bounds*: p stays within [.05, .95]. Outside, where every row draws
-the same, no gradient would bring it back, and chance decides early which factors go there.
+if, given the others, it tells less about the action than its price, in nats per row. A proxy of the action that tells
+more than the cause is kept, and nothing in the likelihood could show that it is not the cause. *Goal-conditioned*: the
+policy sees the goal, which is never masked. *Vector states*: G is over named factors, which are the disentangled
+variables that the original gets from a VAE. The policy has the features and encoders of world models
+(`models.state_features`), in which a masked factor is replaced by its mean (0 if it is discrete) and its differences
+from others by 0. *Continuous actions*: the original's are discrete; continuous ones have a mixture distribution
+(`policy.Mixture`), the same as the planners' proposals, since Gaussian regression would answer data with two modes with
+their mean, and samples persist as in the data. *Rates*: theta has a rate of its own. At the table's 1e-4 it could not
+cross from .95 to 1/2 (2.9 in theta) in less than 29,000 steps of Adam. *Bounds*: p stays within [.05, .95]. Outside,
+where every row draws the same, no gradient would bring it back, and chance decides early which factors go there.
 """
 
 from __future__ import annotations
@@ -33,17 +35,21 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from because_rl.models.nets import MLP, uniform
+from because_rl.models.nets import uniform
 from because_rl.models.policy import (
     ActionDistribution,
     ActorMethod,
     Choose,
-    PolicyInput,
+    Imitator,
+    Outputs,
     action_distribution,
     imitate,
+    make_imitator,
     sample_bernoulli,
+    untrained_imitator,
 )
 from because_rl.models.prepared_data import Summary, summarise
+from because_rl.models.state_features import FeatureNetwork, StateFeatures
 from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
@@ -75,23 +81,27 @@ class CCIL(ActorMethod):
         run, train = as_run(seeds), ~data.held_out
         summary = summarise(data, train)
         nets = run.fit(self._stage(summary), data.batch(train), ())
-        return self.make_agent(data, summary, run, nets)
+        imitator = make_imitator(*self._distribution(summary), self.config.greedy, nets, data)
+        return self.make_agent(data, summary, run, imitator)
 
-    def untrained(self, summary: Summary, key: PRNGKeyArray) -> Nets:
-        return self._stage(summary).init(key, ())
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> Imitator:
+        return untrained_imitator(self._stage(summary).init(key, ()))
 
     def policy(self, summary: Summary) -> tuple[Choose, int]:
-        masked_input = make_masked_input(summary)
+        return imitate(*self._distribution(summary), self.config.greedy)
+
+    def _distribution(self, summary: Summary) -> tuple[ActionDistribution, Outputs]:
+        features = StateFeatures(summary.factors, summary.stats)
 
         def outputs(nets: Nets, state: Array, goal: Array) -> Array:
             likelier_graph = (nets.theta > 0).astype(jnp.float32)
-            return nets.policy(masked_input(state, goal, likelier_graph))
+            return policy_outputs(features, nets.policy, state, goal, likelier_graph)
 
-        return imitate(action_distribution(summary.factors, summary.actions), outputs, self.config.greedy)
+        return action_distribution(summary.factors, summary.actions), outputs
 
     def _stage(self, summary: Summary) -> Stage:
         distribution = action_distribution(summary.factors, summary.actions)
-        return ccil_stage(self.config, make_masked_input(summary), distribution)
+        return ccil_stage(self.config, StateFeatures(summary.factors, summary.stats), distribution)
 
 
 class Nets(NamedTuple):
@@ -100,50 +110,33 @@ class Nets(NamedTuple):
     """(factors,) log-odds"""
 
 
-class MaskedInput(NamedTuple):
-    """The input of the policy of a graph for one row: the masked state, the goal and the graph."""
-
-    policy_input: PolicyInput
-    factor: np.ndarray
-    """(state columns,) which factor each belongs to"""
-
-    @property
-    def factors(self) -> int:
-        return int(self.factor.max()) + 1
-
-    @property
-    def size(self) -> int:
-        return self.policy_input.size + self.factors
-
-    def __call__(self, state: Array, goal: Array, graph: Float[Array, " factors"]) -> Array:
-        x, g = jnp.split(self.policy_input(state, goal), [len(state)])
-        return jnp.concatenate([x * graph[self.factor], g, graph])
+def policy_outputs(
+    features: StateFeatures, policy: FeatureNetwork, state: Array, goal: Array, graph: Float[Array, " factors"]
+) -> Array:
+    """The policy of a graph for one row: it sees the masked state, the goal and the graph."""
+    factor_of_column = features.layout.factor_of_column[: len(state)]
+    return policy(features(state, goal, graph[factor_of_column]), graph)
 
 
-def make_masked_input(summary: Summary) -> MaskedInput:
-    columns = summary.layout.factor_of_column[: summary.factors.state_size]
-    return MaskedInput(PolicyInput(summary.factors, summary.stats), columns)
-
-
-def ccil_stage(c: CCILConfig, masked_input: MaskedInput, distribution: ActionDistribution) -> Stage:
-    first_theta = float(np.log(c.keep / (1.0 - c.keep)))
-    sizes = (masked_input.size, c.hidden, c.hidden, distribution.output_size)
+def ccil_stage(c: CCILConfig, features: StateFeatures, distribution: ActionDistribution) -> Stage:
+    first_theta, factors = float(np.log(c.keep / (1.0 - c.keep))), len(features.layout.factors.state)
 
     def init(key: PRNGKeyArray, fixed: Any) -> Nets:
-        return Nets(MLP(sizes, key, last=0.1), jnp.full(masked_input.factors, first_theta))
+        sizes = (c.hidden, c.hidden, distribution.output_size)
+        return Nets(FeatureNetwork(features, sizes, key, last=0.1, more=factors), jnp.full(factors, first_theta))
 
     def clip_theta(nets: Nets, step: Array) -> Nets:
         return nets._replace(theta=jnp.clip(nets.theta, -first_theta, first_theta))
 
     rates: dict[str, Any] = {"policy": optax.cosine_decay_schedule(c.rate, c.steps), "theta": c.mask_rate}
     rule = optax.partition({name: optax.adam(rate) for name, rate in rates.items()}, Nets("policy", "theta"))
-    loss = partial(ccil_loss, c.weight, masked_input, distribution)
+    loss = partial(ccil_loss, c.weight, features, distribution)
     return Stage("ccil", init, loss, c.steps, c.batch, rule=rule, after=clip_theta)
 
 
 def ccil_loss(
     weight: float,
-    masked_input: MaskedInput,
+    features: StateFeatures,
     distribution: ActionDistribution,
     nets: Nets,
     fixed: Any,
@@ -154,7 +147,7 @@ def ccil_loss(
 
     def row(state: Array, goal: Array, action: Array, noise: Array) -> Array:
         graph = sample_bernoulli(nets.theta, noise)
-        return distribution.nll(nets.policy(masked_input(state, goal, graph)), action)
+        return distribution.nll(policy_outputs(features, nets.policy, state, goal, graph), action)
 
     noise = uniform(key, (len(batch["state"]), len(nets.theta)))
     imitation = jax.vmap(row)(batch["state"], batch["goal"], batch["action"], noise).mean()

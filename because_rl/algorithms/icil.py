@@ -10,9 +10,16 @@ its own for each e. T, a network, and the classifier c are their opponents.
     energy        E U(psi(f(phi(s), b), h_e(eta_e(s), b))) of the imagined next state, b ~ pi(. | phi(s), g)
 
 phi, eta, pi, f, h and psi descend the weighted sum of the five. The last keeps the policy near the data: U is fitted
-first, by E U(s') - E U(x) + E U(s')^2 + E U(x)^2, and then stays as it is. The negatives x are chains from a buffer,
-each moved by Langevin dynamics, x <- x - move dU/dx + spread * normal, and put back. The policy acts on phi(s) alone,
-so no environment need be known at test time.
+first, by E U(s') - E U(x) + E U(s')^2 + E U(x)^2 with its gradient clipped at norm .1, and then stays as it is. The
+negatives x are chains from a buffer, each moved by Langevin dynamics, x <- x - move dU/dx + spread * normal, and put
+back. The policy acts on phi(s) alone, so no environment need be known at test time.
+
+Two differences from the reference code are on purpose. *Its chains climb U*, x <- x + move dU/dx + noise. Samples of
+exp(-U), which the fit by contrast needs as negatives, come from chains that descend. Climbing ones only visit states
+whose energy is high already, so a region of low energy far from the data would never be corrected. *It fits U on s.*
+Where success ends an episode, the state after it is never an s: U would be high in every state that attains the goal,
+and the policy would be kept from the last step. In the original's tasks episodes do not end so, and s and s' have the
+same distribution.
 
 In the reference code the gradients of the imagined state and of the information are cut, so neither term has an effect.
 Here b is sampled so that it can be differentiated (`policy`): the energy's gradient runs through the imagined state and
@@ -22,15 +29,16 @@ information with T held constant; they are squashed by tanh, or they would escap
 Adaptations. *Environments*, which the original is given, are clusters of episodes by their mean state and mean change:
 where the hidden confounder has put an episode, the rest of it follows. *Fooling*: the original raises the entropy
 of c, whose gradient vanishes where c is sure; the cross-entropy to even odds has the same optimum and does not. *Goal*:
-the policy sees it, phi does not. *Vector states*: standardised columns, of discrete factors too, with the original's
-squared error. *Continuous actions*: the mixture distribution of `policy`, the same that planners draw proposals from,
-in place of the original's softmax. *One descent*: all networks move in the same step, each with the others as they
-were before.
+the policy sees it, phi does not. *Vector states*: phi sees them by the features and encoders of world models
+(`models.state_features`); eta, the dynamics and U have standardised columns, of discrete factors too, with the
+original's squared error. *Continuous actions*: the mixture distribution of `policy`, the same that planners draw
+proposals from, in place of the original's softmax, drawn with the persistence of the data. *One descent*: all networks
+move in the same step, each with the others as they were before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -48,16 +56,23 @@ from because_rl.models.policy import (
     ActionDistribution,
     ActorMethod,
     Choose,
+    Imitator,
+    Outputs,
     PolicyInput,
     action_distribution,
     imitate,
+    make_imitator,
+    untrained_imitator,
 )
 from because_rl.models.prepared_data import Statistics, Summary, summarise
+from because_rl.models.state_features import FeatureNetwork, StateFeatures
 from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
 from because_rl.transitions import Transitions
 
+ENERGY_CLIP = 0.1
+"""Largest norm of the gradient in the energy's fit."""
 CLASSIFIER_LOGIT = 2.0
 """Largest logit of the classifier: a surer one would make phi oscillate."""
 
@@ -119,25 +134,32 @@ class ICIL(ActorMethod):
 
         # Environments, and then all networks against their opponents
         batch["environment"] = jnp.asarray(cluster_episodes(data, train, stats, c.environments), jnp.float32)
-        nets = run.fit(self._stage(summary), batch, energy.net)
-        return self.make_agent(data, summary, run, Actor(nets.phi, nets.policy))
+        nets = run.fit(icil_stage(c, summary), batch, energy.net)
+        actor = Actor(nets.phi, nets.policy)
+        imitator = make_imitator(*self._distribution(summary), c.greedy, actor, data)
+        return self.make_agent(data, summary, run, imitator)
 
-    def untrained(self, summary: Summary, key: PRNGKeyArray) -> Actor:
-        nets = self._stage(summary).init(key, ())
-        return Actor(nets.phi, nets.policy)
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> Imitator:
+        nets = icil_stage(self.config, summary).init(key, ())
+        return untrained_imitator(Actor(nets.phi, nets.policy))
 
     def policy(self, summary: Summary) -> tuple[Choose, int]:
-        policy_input, size = PolicyInput(summary.factors, summary.stats), summary.factors.state_size
+        return imitate(*self._distribution(summary), self.config.greedy)
+
+    def _distribution(self, summary: Summary) -> tuple[ActionDistribution, Outputs]:
+        policy_input, features = PolicyInput(summary.factors, summary.stats), state_features(summary)
+        size = summary.factors.state_size
 
         def outputs(actor: Actor, state: Array, goal: Array) -> Array:
-            x, g = jnp.split(policy_input(state, goal), [size])
-            return actor.policy(jnp.concatenate([encode(actor.phi, x), g]))
+            phi = encode(actor.phi, features(state, jnp.zeros(0)))
+            return actor.policy(jnp.concatenate([phi, policy_input(state, goal)[size:]]))
 
-        return imitate(action_distribution(summary.factors, summary.actions), outputs, self.config.greedy)
+        return action_distribution(summary.factors, summary.actions), outputs
 
-    def _stage(self, summary: Summary) -> Stage:
-        distribution = action_distribution(summary.factors, summary.actions)
-        return icil_stage(self.config, PolicyInput(summary.factors, summary.stats), summary.stats, distribution)
+
+def state_features(summary: Summary) -> StateFeatures:
+    """What phi sees: the state, and no goal."""
+    return StateFeatures(replace(summary.factors, goal=()), summary.stats)
 
 
 class Actor(NamedTuple):
@@ -217,7 +239,8 @@ def energy_stage(config: ICILConfig, policy_input: PolicyInput, low: Array, high
         moved, _ = jax.lax.scan(langevin_step, start, jax.random.split(key, c.steps))
         return model._replace(buffer=buffer.at[: c.chains].set(moved))
 
-    rules = {"net": optax.adam(c.rate), "fixed": optax.set_to_zero()}
+    descent = optax.chain(optax.clip_by_global_norm(ENERGY_CLIP), optax.adam(c.rate))
+    rules = {"net": descent, "fixed": optax.set_to_zero()}
     rule = optax.partition(rules, Energy("net", "fixed", "fixed"))
     return Stage("energy", init, loss, c.training, config.batch, rule=rule, after=move_chains)
 
@@ -256,8 +279,8 @@ def imagine(nets: Nets, phi: Array, eta: Array, environment: Array, action: Arra
 
 def icil_loss(
     c: ICILConfig,
+    features: StateFeatures,
     policy_input: PolicyInput,
-    stats: Statistics,
     distribution: ActionDistribution,
     nets: Nets,
     energy: Any,
@@ -265,7 +288,7 @@ def icil_loss(
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
     """The weighted sum of the five terms, and the losses of their opponents; `energy`: the fitted network U."""
-    stop_gradient, size = jax.lax.stop_gradient, batch["state"].shape[1]
+    stop_gradient, size, stats = jax.lax.stop_gradient, batch["state"].shape[1], features.stats
     environment = jax.nn.one_hot(batch["environment"].astype(jnp.int32), c.environments)
     x, goal = jnp.split(jax.vmap(policy_input)(batch["state"], batch["goal"]), [size], axis=1)
     next_x = jax.vmap(policy_input)(batch["next_state"], batch["goal"])[:, :size]
@@ -277,7 +300,7 @@ def icil_loss(
     def classify(classifier: Any, phi: Array) -> Array:
         return jax.nn.log_softmax(CLASSIFIER_LOGIT * jnp.tanh(jax.vmap(classifier)(phi)), axis=1)
 
-    phi = jax.vmap(partial(encode, nets.phi))(x)
+    phi = jax.vmap(lambda state: encode(nets.phi, features(state, jnp.zeros(0))))(batch["state"])
     eta = jax.vmap(partial(encode_in_environment, nets.eta))(environment, x)
     out = jax.vmap(nets.policy)(jnp.concatenate([phi, goal], axis=1))
     sampled = jax.vmap(distribution.sample)(out, uniform(key, (len(out), distribution.noise_size)))
@@ -298,9 +321,10 @@ def icil_loss(
     return total + classifier + information, terms | {"imitation": imitation, "classifier": classifier}
 
 
-def icil_stage(c: ICILConfig, policy_input: PolicyInput, stats: Statistics, distribution: ActionDistribution) -> Stage:
-    h, state_size = c.hidden, len(stats.change)
-    action_size = len(stats.mean) - state_size
+def icil_stage(c: ICILConfig, summary: Summary) -> Stage:
+    policy_input, features = PolicyInput(summary.factors, summary.stats), state_features(summary)
+    distribution = action_distribution(summary.factors, summary.actions)
+    h, state_size, action_size = c.hidden, summary.factors.state_size, summary.factors.action_size
 
     def init(key: PRNGKeyArray, energy: Any) -> Nets:
         keys = jax.random.split(key, 8)
@@ -310,7 +334,7 @@ def icil_stage(c: ICILConfig, policy_input: PolicyInput, stats: Statistics, dist
 
         goal_size = policy_input.size - state_size
         return Nets(
-            phi=MLP((state_size, h, h), keys[0]),
+            phi=FeatureNetwork(features, (h, h), keys[0]),
             eta=per_environment((state_size, h, h), keys[1]),
             next_phi=MLP((h + action_size, h, h), keys[2]),
             next_eta=per_environment((h + action_size, h, h), keys[3]),
@@ -324,4 +348,5 @@ def icil_stage(c: ICILConfig, policy_input: PolicyInput, stats: Statistics, dist
     rates |= {"classifier": c.classifier_rate, "information": c.mine_rate}
     labels = Nets("main", "main", "main", "main", "main", "main", "classifier", "information")
     rule = optax.partition({name: optax.adam(rate) for name, rate in rates.items()}, labels)
-    return Stage("icil", init, partial(icil_loss, c, policy_input, stats, distribution), c.steps, c.batch, rule=rule)
+    loss = partial(icil_loss, c, features, policy_input, distribution)
+    return Stage("icil", init, loss, c.steps, c.batch, rule=rule)

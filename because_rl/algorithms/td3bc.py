@@ -7,7 +7,13 @@ With twin critics Q_1, Q_2 and target networks Q', pi',
     L_pi = -lambda E Q_1(s, pi(s)) + E |pi(s) - a|^2,    lambda = alpha / E |Q_1(s, pi(s))|
 
 The actor and the target networks move at every `delay`-th step: target <- (1 - tau) target + tau net. All networks see
-the goal beside the state, and nothing is learned of what follows success.
+the goal beside the state, by the features and encoders of `models.state_features`, and nothing is learned of what
+follows success.
+
+Goals that ask for binary factors to be switched on are relabelled, as the planners' terminal value does it
+(`models.value`): in half of the rows of a batch the critics, and the actor's own term, see another subset of these
+factors in place of the logged one, and r and terminated follow from s' and that goal. So each trajectory teaches all of
+these goals, also those that none asked for. The actor's distance from the data is that under the logged goal.
 
 Discrete actions need no noise and no sampling: the actor is categorical, the critics value every row of `codes`
 at once, E_{a ~ pi'} min_i Q'_i(s', a) stands in y, and
@@ -29,9 +35,10 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
-from because_rl.models.nets import MLP, normal
-from because_rl.models.policy import ActorMethod, Choose, PolicyInput, check_actions
+from because_rl.models.nets import normal, uniform
+from because_rl.models.policy import ActorMethod, Choose, check_actions
 from because_rl.models.prepared_data import Statistics, Summary, summarise
+from because_rl.models.state_features import FeatureNetwork, StateFeatures
 from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
 from because_rl.training.stage import Batch, Stage
@@ -55,6 +62,8 @@ class TD3BCConfig:
     alpha: float = 2.5
     """weight of the critics beside the data"""
     delay: int = 2
+    relabel: float = 0.5
+    """share of the rows whose goal is drawn anew"""
 
 
 class TD3BC(ActorMethod):
@@ -66,22 +75,27 @@ class TD3BC(ActorMethod):
     def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         run, train = as_run(seeds), ~data.held_out
         summary = summarise(data, train)
-        policy_input, actions = PolicyInput(data.factors, summary.stats), make_actions(data.factors, summary.stats)
-        nets = run.fit(td3bc_stage(self.config, policy_input, actions), data.batch(train), ())
+        # Rewards that say more than whether the goal is reached cannot be given for another goal.
+        relabel = self.config.relabel * float(np.array_equal(data.reward, data.terminated))
+        stage = td3bc_stage(self.config, *_prepare(summary), relabel)
+        nets = run.fit(stage, data.batch(train), ())
         return self.make_agent(data, summary, run, nets.actor)
 
-    def untrained(self, summary: Summary, key: PRNGKeyArray) -> MLP:
-        policy_input = PolicyInput(summary.factors, summary.stats)
-        return make_actions(summary.factors, summary.stats).make_networks(self.config, policy_input.size, key)[0]
+    def untrained(self, summary: Summary, key: PRNGKeyArray) -> FeatureNetwork:
+        features, actions = _prepare(summary)
+        return actions.make_networks(self.config, features, key)[0]
 
     def policy(self, summary: Summary) -> tuple[Choose, int]:
-        policy_input = PolicyInput(summary.factors, summary.stats)
-        actions = make_actions(summary.factors, summary.stats)
+        features, actions = _prepare(summary)
 
-        def choose(actor: MLP, state: Array, goal: Array, noise: Array) -> Array:
-            return actions.choose(actor, policy_input(state, goal))
+        def choose(actor: FeatureNetwork, state: Array, goal: Array, noise: Array) -> Array:
+            return actions.choose(actor, features(state, goal))
 
         return choose, 0
+
+
+def _prepare(summary: Summary) -> tuple[StateFeatures, Actions]:
+    return StateFeatures(summary.factors, summary.stats), make_actions(summary.factors, summary.stats)
 
 
 class Nets(NamedTuple):
@@ -92,9 +106,11 @@ class Nets(NamedTuple):
     target_critics: Any
 
 
-def td3bc_stage(c: TD3BCConfig, policy_input: PolicyInput, actions: Actions) -> Stage:
+def td3bc_stage(c: TD3BCConfig, features: StateFeatures, actions: Actions, relabel: float = 0.0) -> Stage:
+    """`relabel`: the share of rows whose goal is drawn anew."""
+
     def init(key: PRNGKeyArray, fixed: Any) -> Nets:
-        actor, critics = actions.make_networks(c, policy_input.size, key)
+        actor, critics = actions.make_networks(c, features, key)
         return Nets(actor, critics, actor, critics)
 
     def is_actor_step(step: Array) -> Array:
@@ -119,22 +135,52 @@ def td3bc_stage(c: TD3BCConfig, policy_input: PolicyInput, actions: Actions) -> 
     )
 
     def loss(nets: Nets, fixed: Any, batch: Batch, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
-        return td3bc_loss(c, policy_input, actions, nets, batch, key)
+        return td3bc_loss(c, features, actions, relabel, nets, batch, key)
 
     return Stage("td3bc", init, loss, c.steps, c.batch, rule=rule, after=update_targets)
 
 
+def switched_on(factors: FactorSpec) -> np.ndarray:
+    """The columns of the goal that ask for binary factors to be switched on."""
+    goals = (w for w in factors.goal if w.relation == "at_least" and factors[w.factor].type == "binary")
+    return np.concatenate([np.zeros(0, int), *(np.arange(w.start, w.stop) for w in goals)])
+
+
+def relabel_goals(factors: FactorSpec, share: float, batch: Batch, key: PRNGKeyArray) -> Batch:
+    """A batch in which a `share` of the rows asks for another subset of what the goal's binary factors can be asked.
+
+    A subset holds one of their columns for certain and each other with even odds.
+    """
+    columns, rows = switched_on(factors), len(batch["goal"])
+    if not len(columns) or share == 0.0:
+        return batch
+    draws = uniform(key, (rows, len(columns) + 2))
+    wanted = draws[:, 2:] < 0.5
+    certain = jnp.floor(draws[:, 1] * len(columns)).astype(jnp.int32)
+    wanted = wanted | (jnp.arange(len(columns))[None] == certain[:, None])
+    other = batch["goal"].at[:, columns].set(wanted.astype(jnp.float32))
+    is_other = draws[:, :1] < share
+    reached = factors.reached(batch["next_state"], other).astype(jnp.float32)
+    changed = {"goal": jnp.where(is_other, other, batch["goal"])}
+    changed |= {name: jnp.where(is_other[:, 0], reached, batch[name]) for name in ("reward", "terminated")}
+    return {**batch, **changed}
+
+
 def td3bc_loss(
     c: TD3BCConfig,
-    policy_input: PolicyInput,
+    features: StateFeatures,
     actions: Actions,
+    relabel: float,
     nets: Nets,
     batch: Batch,
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
     """L_Q + L_pi; no gradient of L_pi reaches the critics, and none reaches the target networks."""
-    x = jax.vmap(policy_input)(batch["state"], batch["goal"])
-    next_x = jax.vmap(policy_input)(batch["next_state"], batch["goal"])
+    observe, factors = jax.vmap(features), features.layout.factors
+    logged_x = observe(batch["state"], batch["goal"])
+    goal_key, key = jax.random.split(key)
+    batch = relabel_goals(factors, relabel, batch, goal_key)
+    x, next_x = (observe(batch[name], batch["goal"]) for name in ("state", "next_state"))
     noise = c.noise * normal(key, (len(x), actions.noise_size))
     next_value = jax.vmap(actions.target_value, (None, 0, 0))(nets, next_x, jnp.clip(noise, -c.clip, c.clip))
     y = jax.lax.stop_gradient(batch["reward"] + c.discount * (1.0 - batch["terminated"]) * next_value)
@@ -142,22 +188,27 @@ def td3bc_loss(
     critic = ((logged_value - y[:, None]) ** 2).mean(0).sum()
 
     frozen = jax.lax.stop_gradient(nets.critics)
-    value, distance = jax.vmap(actions.actor_terms, (None, None, 0, 0))(nets.actor, frozen, x, batch["action"])
+    terms = jax.vmap(actions.actor_terms, (None, None, 0, 0))
+    value, distance = terms(nets.actor, frozen, x, batch["action"])
+    if relabel and len(switched_on(factors)):
+        _, distance = terms(nets.actor, frozen, logged_x, batch["action"])
     weight = c.alpha / jnp.maximum(jax.lax.stop_gradient(jnp.abs(value).mean()), 1e-6)
     actor = distance.mean() - weight * value.mean()
     return critic + actor, {"critic": critic, "value": value.mean(), "distance": distance.mean()}
 
 
 class Actions(Protocol):
-    """What differs between continuous and discrete actions; `x` is the policy's input of one row."""
+    """What differs between continuous and discrete actions; `x` is a row of the features."""
 
     noise_size: int
 
-    def make_networks(self, c: TD3BCConfig, inputs: int, key: PRNGKeyArray) -> tuple[MLP, MLP]:
-        """Actor and critics; `inputs`: the size of x."""
+    def make_networks(
+        self, c: TD3BCConfig, features: StateFeatures, key: PRNGKeyArray
+    ) -> tuple[FeatureNetwork, FeatureNetwork]:
+        """Actor and critics."""
         ...
 
-    def logged_value(self, critics: MLP, x: Array, action: Array) -> Float[Array, " critics"]:
+    def logged_value(self, critics: FeatureNetwork, x: Array, action: Array) -> Float[Array, " critics"]:
         """Q_i(s, a) of a logged action."""
         ...
 
@@ -166,12 +217,12 @@ class Actions(Protocol):
         ...
 
     def actor_terms(
-        self, actor: MLP, critics: MLP, x: Array, action: Array
+        self, actor: FeatureNetwork, critics: FeatureNetwork, x: Array, action: Array
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The two terms of L_pi: the value of the actor's action, and its distance from the logged one."""
         ...
 
-    def choose(self, actor: MLP, x: Array) -> Array:
+    def choose(self, actor: FeatureNetwork, x: Array) -> Array:
         """The action to take."""
         ...
 
@@ -191,26 +242,29 @@ class Continuous:
         self.middle, self.half = (high + low) / 2, jnp.maximum((high - low) / 2, 1e-6)
         self.noise_size = len(low)
 
-    def make_networks(self, c: TD3BCConfig, inputs: int, key: PRNGKeyArray) -> tuple[MLP, MLP]:
-        size, h = len(self.middle), c.hidden
-        return _actor_and_critics((inputs, h, h, size), (inputs + size, h, h, 1), key)
+    def make_networks(
+        self, c: TD3BCConfig, features: StateFeatures, key: PRNGKeyArray
+    ) -> tuple[FeatureNetwork, FeatureNetwork]:
+        return _actor_and_critics(c, features, (self.noise_size, 1), self.noise_size, key)
 
-    def logged_value(self, critics: MLP, x: Array, action: Array) -> Array:
+    def logged_value(self, critics: FeatureNetwork, x: Array, action: Array) -> Array:
         return self._values(critics, x, (action - self.middle) / self.half)
 
     def target_value(self, nets: Nets, x: Array, noise: Array) -> Array:
         u = jnp.clip(jnp.tanh(nets.target_actor(x)) + noise, -1.0, 1.0)
         return self._values(nets.target_critics, x, u).min()
 
-    def actor_terms(self, actor: MLP, critics: MLP, x: Array, action: Array) -> tuple[Array, Array]:
+    def actor_terms(
+        self, actor: FeatureNetwork, critics: FeatureNetwork, x: Array, action: Array
+    ) -> tuple[Array, Array]:
         u = jnp.tanh(actor(x))
         return self._values(critics, x, u)[0], ((u - (action - self.middle) / self.half) ** 2).mean()
 
-    def choose(self, actor: MLP, x: Array) -> Array:
+    def choose(self, actor: FeatureNetwork, x: Array) -> Array:
         return self.middle + self.half * jnp.tanh(actor(x))
 
-    def _values(self, critics: MLP, x: Array, u: Array) -> Float[Array, " critics"]:
-        return jax.vmap(lambda critic: critic(jnp.concatenate([x, u]))[0])(critics)
+    def _values(self, critics: FeatureNetwork, x: Array, u: Array) -> Float[Array, " critics"]:
+        return jax.vmap(lambda critic: critic(x, u)[0])(critics)
 
 
 class Discrete:
@@ -221,30 +275,41 @@ class Discrete:
     def __init__(self, codes: np.ndarray):
         self.codes = jnp.asarray(codes, jnp.float32)
 
-    def make_networks(self, c: TD3BCConfig, inputs: int, key: PRNGKeyArray) -> tuple[MLP, MLP]:
-        sizes = (inputs, c.hidden, c.hidden, len(self.codes))
-        return _actor_and_critics(sizes, sizes, key)
+    def make_networks(
+        self, c: TD3BCConfig, features: StateFeatures, key: PRNGKeyArray
+    ) -> tuple[FeatureNetwork, FeatureNetwork]:
+        return _actor_and_critics(c, features, (len(self.codes), len(self.codes)), 0, key)
 
-    def logged_value(self, critics: MLP, x: Array, action: Array) -> Array:
+    def logged_value(self, critics: FeatureNetwork, x: Array, action: Array) -> Array:
         return self._values(critics, x)[:, self._number(action)]
 
     def target_value(self, nets: Nets, x: Array, noise: Array) -> Array:
         return jax.nn.softmax(nets.target_actor(x)) @ self._values(nets.target_critics, x).min(0)
 
-    def actor_terms(self, actor: MLP, critics: MLP, x: Array, action: Array) -> tuple[Array, Array]:
+    def actor_terms(
+        self, actor: FeatureNetwork, critics: FeatureNetwork, x: Array, action: Array
+    ) -> tuple[Array, Array]:
         log_pi = jax.nn.log_softmax(actor(x))
         return jnp.exp(log_pi) @ self._values(critics, x).min(0), -log_pi[self._number(action)]
 
-    def choose(self, actor: MLP, x: Array) -> Array:
+    def choose(self, actor: FeatureNetwork, x: Array) -> Array:
         return actor(x).argmax()
 
-    def _values(self, critics: MLP, x: Array) -> Float[Array, "critics actions"]:
+    def _values(self, critics: FeatureNetwork, x: Array) -> Float[Array, "critics actions"]:
         return jax.vmap(lambda critic: critic(x))(critics)
 
     def _number(self, action: Array) -> Array:
         return ((self.codes - action[None]) ** 2).sum(1).argmin()
 
 
-def _actor_and_critics(actor: tuple[int, ...], critic: tuple[int, ...], key: PRNGKeyArray) -> tuple[MLP, MLP]:
+def _actor_and_critics(
+    c: TD3BCConfig, features: StateFeatures, outputs: tuple[int, int], actions: int, key: PRNGKeyArray
+) -> tuple[FeatureNetwork, FeatureNetwork]:
+    """`outputs`: how many the actor has and a critic has. `actions`: how many action columns a critic sees."""
     k1, k2 = jax.random.split(key)
-    return MLP(actor, k1, last=0.1), jax.vmap(lambda k: MLP(critic, k))(jax.random.split(k2))
+
+    def critic(key: PRNGKeyArray) -> FeatureNetwork:
+        return FeatureNetwork(features, (c.hidden, c.hidden, outputs[1]), key, more=actions)
+
+    actor = FeatureNetwork(features, (c.hidden, c.hidden, outputs[0]), k1, last=0.1)
+    return actor, jax.vmap(critic)(jax.random.split(k2))

@@ -9,6 +9,7 @@ path to it in the mask) are gated out.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -104,19 +105,21 @@ class Persistence(NamedTuple):
 def persistence(
     stats: Statistics, actions: ActionStatistics, model: BehaviourPolicy, gate: Array, batch: Batch, follows: Array
 ) -> Persistence:
-    """Persistence over the rows of a batch in logged order; `follows` is 1 where the next row continues the episode.
+    """Persistence over the rows of a batch in logged order; `follows` is 1 where the next row continues the episode."""
+    mixtures = jax.vmap(partial(model, stats, gate))(batch["state"], batch["goal"])
+    return mixture_persistence(actions, mixtures, batch["action"], follows)
+
+
+def mixture_persistence(
+    actions: ActionStatistics, mixture: ActionMixture, action: Float[Array, "rows columns"], follows: Array
+) -> Persistence:
+    """Persistence of the noise with which `action` was drawn from `mixture`, rows in logged order, as `persistence`.
 
     The component's persistence is the kappa under which each action is likeliest given the one before it,
 
         sum_k (kappa r_k + (1 - kappa) w'_k) pi_k(a'),    r: posterior of the last action's component.
     """
-
-    def row(state: Array, goal: Array, action: Array) -> tuple[Array, ActionMixture, Array]:
-        mixture = model(stats, gate, state, goal)
-        logs, z = component_log_densities(actions, mixture, action)
-        return logs, mixture, z
-
-    logs, mixture, z = jax.vmap(row)(batch["state"], batch["goal"], batch["action"])
+    logs, z = jax.vmap(partial(component_log_densities, actions))(mixture, action)
     posterior, follows = jax.nn.softmax(logs, axis=1), follows[:-1]
 
     def likelihood(kappa: Array) -> Array:

@@ -8,6 +8,10 @@ a mixture whose components are Gaussian or Bernoulli in each column. A sample is
 
 Its value is exact, and its gradient is that of the softmax or sigmoid in its place (straight-through), so that a loss
 on what follows an action reaches the policy.
+
+An agent that samples draws a mixture's component for several steps at once, and its noise as a series, as the planners'
+proposals do and as the data were (`behaviour_policy.persistence`): a component drawn anew at every step would turn a
+behaviour that hesitates, or swerves to one side, into one that trembles.
 """
 
 from __future__ import annotations
@@ -15,13 +19,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+from scipy.special import ndtr, ndtri
 
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -29,12 +34,15 @@ from because_rl.models.behaviour_policy import (
     LEAST_SPREAD,
     MOST_SPREAD,
     ActionMixture,
+    Persistence,
     component_log_densities,
+    mixture_persistence,
 )
 from because_rl.models.prepared_data import ActionStatistics, Statistics, Summary
 from because_rl.rng import stream
 from because_rl.training.method import Agent, Controller, Method, describe_data
 from because_rl.training.run import Run, flatten, unflatten, untrained_of_seeds
+from because_rl.training.stage import Batch
 from because_rl.transitions import Transitions
 
 UNIFORM_CLIP = 1e-6
@@ -252,25 +260,85 @@ class ActorAgent(Agent):
 class ActorController(Controller):
     def __init__(self, agent: ActorAgent, seed: int):
         self._agent, self._streams = agent, [stream(seed, "act", agent_seed) for agent_seed in agent.seeds]
+        self._noise: np.ndarray | None = None
 
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         agent = self._agent
-        noise = np.stack([rng.random((state.shape[1], agent.noise), np.float32) for rng in self._streams])
+        uniform = np.stack([rng.random((state.shape[1], agent.noise + 1), np.float32) for rng in self._streams])
+        noise = uniform[..., :-1]
+        if self._noise is not None and isinstance(agent.actors, Imitator) and agent.factors.codes is None:
+            noise = persist(agent.actors.persistence, agent.factors.action_size, self._noise, uniform)
+        self._noise = noise
         rows = (jnp.asarray(part, jnp.float32) for part in (state, goal, noise))
         return np.asarray(agent._act(agent.actors, *rows))
 
 
-def imitate(
-    distribution: ActionDistribution, policy: Callable[[Any, Array, Array], Array], greedy: bool | None
-) -> tuple[Choose, int]:
-    """Acting by `distribution`, whose parameters are `policy` (nets of one seed, state, goal).
+# Imitation --------------------------------------------------------------------------------------------------
+Outputs = Callable[[Any, Array, Array], Array]
+"""(networks of one seed, state, goal) -> the parameters of an action distribution"""
+
+
+class Imitator(NamedTuple):
+    """What an agent that acts by a distribution keeps of each seed."""
+
+    nets: Any
+    persistence: Persistence
+
+
+def imitate(distribution: ActionDistribution, outputs: Outputs, greedy: bool | None) -> tuple[Choose, int]:
+    """Acting by `distribution`, whose parameters are `outputs`; for `ActorMethod.policy`, with an `Imitator`.
 
     `greedy` takes the likeliest action. None: the likeliest where actions are discrete, a sample where they are
     continuous, as the heaviest component of a mixture may be one that mostly waits.
     """
     likeliest = isinstance(distribution, Categorical) if greedy is None else greedy
 
-    def choose(nets: Any, state: Array, goal: Array, noise: Array) -> Array:
-        return distribution.act(policy(nets, state, goal), None if likeliest else noise)
+    def choose(actor: Imitator, state: Array, goal: Array, noise: Array) -> Array:
+        return distribution.act(outputs(actor.nets, state, goal), None if likeliest else noise)
 
     return choose, distribution.noise_size
+
+
+def make_imitator(
+    distribution: ActionDistribution, outputs: Outputs, greedy: bool | None, nets: Any, data: Transitions
+) -> Imitator:
+    """Fitted networks, which have a leading axis of seeds, with the persistence of the behaviour noise in the data."""
+    if greedy or not isinstance(distribution, Mixture):
+        seeds = len(jax.tree.leaves(nets)[0])
+        return Imitator(nets, Persistence(jnp.zeros(seeds), jnp.zeros(seeds)))
+    train = ~data.held_out
+    episode = data.episode[train]
+    follows = jnp.asarray(np.append(episode[1:] == episode[:-1], False), jnp.float32)
+
+    def measure(nets: Any, batch: Batch) -> Persistence:
+        def mixture(state: Array, goal: Array) -> ActionMixture:
+            return distribution.mixture(outputs(nets, state, goal))
+
+        mixtures = jax.vmap(mixture)(batch["state"], batch["goal"])
+        return mixture_persistence(distribution.actions, mixtures, batch["action"], follows)
+
+    return Imitator(nets, jax.jit(jax.vmap(measure, (0, None)))(nets, data.batch(train)))
+
+
+def untrained_imitator(nets: Any) -> Imitator:
+    """The structure of what `make_imitator` returns, of one seed."""
+    return Imitator(nets, Persistence(jnp.zeros(()), jnp.zeros(())))
+
+
+def persist(
+    persistence: Persistence,
+    columns: int,
+    last: Float[np.ndarray, "seeds worlds noise"],
+    uniform: Float[np.ndarray, "seeds worlds noise_and_one"],
+) -> np.ndarray:
+    """The noise of a mixture's sample that follows the noise of the `last` step.
+
+    The noise that chooses the component is kept with probability `persistence.component`, and that of the `columns` of
+    the action, as normal quantiles, is a series with lag-1 correlation `persistence.noise`.
+    """
+    keep, memory = (np.asarray(part, np.float32)[:, None, None] for part in reversed(persistence))
+    fresh, chance = uniform[..., :-1], uniform[..., -1:]
+    component = np.where(chance < keep, last[..., :-columns], fresh[..., :-columns])
+    before, new = (ndtri(np.clip(part[..., -columns:], UNIFORM_CLIP, 1 - UNIFORM_CLIP)) for part in (last, fresh))
+    series = ndtr(memory * before + np.sqrt(1 - memory**2) * new)
+    return np.concatenate([component, series.astype(np.float32)], axis=-1)

@@ -19,8 +19,8 @@ import numpy as np
 
 from because_rl.algorithms.td3bc import Continuous, TD3BCConfig
 from because_rl.models.layout import Layout
-from because_rl.models.policy import PolicyInput
 from because_rl.models.prepared_data import statistics
+from because_rl.models.state_features import StateFeatures
 from because_rl.rng import child_seed
 from because_rl.transitions import Transitions
 
@@ -47,11 +47,11 @@ def modes() -> list[dict[str, Any]]:
     return [{"device": "cpu", "threads": threads} for threads in sorted({1, torch.get_num_threads()})]
 
 
-def columns(data: Transitions) -> tuple[PolicyInput, Continuous]:
-    """The policy input of TD3+BC, and the box of its actions: that of the action columns, even if they are discrete."""
+def columns(data: Transitions) -> tuple[StateFeatures, Continuous]:
+    """The features of TD3+BC, and the box of its actions: that of the action columns, even if they are discrete."""
     keep, size = ~data.held_out, data.factors.state_size
     stats = statistics(Layout(data.factors), data.state[keep], data.action[keep], data.next_state[keep])
-    return PolicyInput(data.factors, stats), Continuous(stats.low[size:], stats.high[size:])
+    return StateFeatures(data.factors, stats), Continuous(stats.low[size:], stats.high[size:])
 
 
 def prepare(data: Transitions, config: TD3BCConfig, chunk: int, threads: int) -> Iterator[tuple[int, float]]:

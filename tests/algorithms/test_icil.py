@@ -1,7 +1,5 @@
 """ICIL: phi forgets the environment, the policy still imitates, and each network descends its own loss."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +9,9 @@ from because_rl.algorithms import icil
 from because_rl.algorithms.icil import ICILConfig, LangevinConfig
 from because_rl.algorithms.registry import make_method
 from because_rl.errors import BecauseError
-from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP
-from because_rl.models.policy import PolicyInput, action_distribution
-from because_rl.models.prepared_data import action_statistics, statistics
+from because_rl.models.policy import PolicyInput
+from because_rl.models.prepared_data import summarise
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from tests.algorithms.builders import (
@@ -31,10 +28,8 @@ BRIEF = {"langevin.training": 40, "langevin.steps": 5, "langevin.buffer": 64, "l
 
 def variance_between_environments(agent, data, side, k):
     """The share of phi's variance that is between the environments, for seed number k."""
-    train = ~data.held_out
-    stats = statistics(Layout(data.factors), data.state[train], data.action[train], data.next_state[train])
-    x = jax.vmap(PolicyInput(data.factors, stats))(jnp.asarray(data.state), jnp.asarray(data.goal))[:, :3]
-    phi = np.asarray(jax.vmap(partial(icil.encode, of_seed(agent.actors.phi, k)))(x))
+    features, net = icil.state_features(agent.summary), of_seed(agent.actors.nets.phi, k)
+    phi = np.asarray(jax.jit(jax.vmap(lambda state: icil.encode(net, features(state, jnp.zeros(0)))))(data.state))
     difference = phi[side > 0].mean(0) - phi[side < 0].mean(0)
     return (difference**2).sum() / 4 / phi.var(0).sum()
 
@@ -42,12 +37,11 @@ def variance_between_environments(agent, data, side, k):
 @pytest.mark.slow
 def test_phi_forgets_the_environment_and_the_policy_still_imitates():
     data, side = confounded()
-    settings = BRIEF | {"greedy": True, "hidden": 32, "batch": 128, "steps": 800, "rate": 3e-3, "classifier_rate": 1e-2}
-    agent = make_method("icil", settings | {"fooling": 1.0}).fit(data, Run([0, 1]))
-    between = [variance_between_environments(agent, data, side, k) for k in range(2)]
-    assert np.mean(between) < 0.08  # .126 with fooling=0, .30 of the state
+    settings = BRIEF | {"greedy": True, "hidden": 16, "batch": 64, "steps": 500, "rate": 5e-3, "classifier_rate": 2e-2}
+    agent = make_method("icil", settings | {"fooling": 1.0}).fit(data, Run([0]))
+    assert variance_between_environments(agent, data, side, 0) < 0.04  # .075 with fooling=0, .30 of the state
     actions, expected = actions_on_first_rows(agent, data), 0.5 * np.tanh(2 * data.state[:200, 0])
-    assert (abs(actions[:, :, 0] - expected).mean(1) < 0.08).all()
+    assert abs(actions[0, :, 0] - expected).mean() < 0.08
 
 
 @pytest.mark.long
@@ -73,12 +67,7 @@ def test_environments_are_the_clusters_of_episodes():
 @pytest.mark.slow
 def test_each_network_descends_its_own_loss():
     data, config = small("lift"), ICILConfig(hidden=8, batch=32)
-    _, stats = layout_and_statistics(data)
-    policy_input, distribution = (
-        PolicyInput(data.factors, stats),
-        action_distribution(data.factors, action_statistics(data.action)),
-    )
-    stage = icil.icil_stage(config, policy_input, stats, distribution)
+    stage = icil.icil_stage(config, summarise(data))
     energy = untrained(lambda key: MLP((data.factors.state_size, 8, 1), key))
     nets = untrained(lambda key: stage.init(key, energy))
     batch = data.batch(data.episode < 4)

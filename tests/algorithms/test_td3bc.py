@@ -1,6 +1,7 @@
 """TD3+BC: its equations against plain NumPy, and better than the behaviour where the best action is known."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,10 @@ import pytest
 
 from because_rl.algorithms.presets import TD3BC_PAPER, WORLD_SETTINGS
 from because_rl.algorithms.registry import configure, make_method
-from because_rl.algorithms.td3bc import Nets, TD3BCConfig, make_actions, td3bc_stage
+from because_rl.algorithms.td3bc import Nets, TD3BCConfig, make_actions, relabel_goals, td3bc_stage
 from because_rl.errors import BecauseError
 from because_rl.factors import Factor, FactorSpec, GoalFactor, pack
-from because_rl.models.policy import PolicyInput
+from because_rl.models.state_features import StateFeatures
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.training.stage import fit
@@ -90,7 +91,9 @@ def logged(world, n, seed=0):
 
 
 # The behaviours here are uniformly random: to stay near them is to stay put, so the critics must count for more.
+# With a discount of .99 a detour of a step would cost 1%, less than the critics' errors.
 LEARN = {"alpha": 10.0, "hidden": 32, "batch": 128, "steps": 1500, "critic_rate": 3e-3, "actor_rate": 1e-3, "tau": 0.02}
+LEARN |= {"discount": 0.9}
 
 
 @pytest.mark.slow
@@ -110,7 +113,7 @@ def test_the_policy_beats_the_behaviour(world):
 
         _, success = rollout(world, stream(5, "fresh"), 100, act)
         assert behaviour < 0.5
-        assert success.mean() > 0.8
+        assert success.mean() > 0.9
     assert agent._act._cache_size() == 1  # one program for all steps
 
 
@@ -118,13 +121,13 @@ def pieces(world, **settings):
     data, _ = logged(world, 30)
     config = TD3BCConfig(**{"hidden": 8, "steps": 6, "batch": 32, "noise": 0.0, "tau": 0.1} | settings)
     _, stats = layout_and_statistics(data)
-    policy_input, actions = PolicyInput(data.factors, stats), make_actions(data.factors, stats)
-    return data, config, policy_input, actions, td3bc_stage(config, policy_input, actions)
+    features, actions = StateFeatures(data.factors, stats), make_actions(data.factors, stats)
+    return data, config, features, actions, td3bc_stage(config, features, actions)
 
 
 def forward(net, x, k=None):
-    """An MLP in NumPy; `k`: which of several."""
-    weights, biases = ([np.asarray(a, np.float64) for a in part] for part in (net.weights, net.biases))
+    """The MLP of a network without slots in NumPy; `k`: which of several."""
+    weights, biases = ([np.asarray(a, np.float64) for a in part] for part in (net.mlp.weights, net.mlp.biases))
     if k is not None:
         weights, biases = [w[k] for w in weights], [b[k] for b in biases]
     for w, b in zip(weights[:-1], biases[:-1], strict=True):
@@ -138,13 +141,9 @@ def softmax(z):
     return e / e.sum(1, keepdims=True)
 
 
-def expected_terms(data, policy_input, actions, nets):
+def expected_terms(data, features, actions, nets):
     """The paper's terms in NumPy, (rows,) each: of y, L_Q (two of it), L_pi's value and its distance."""
-
-    def standardise(state):
-        return (np.hstack([state, data.goal]) - np.asarray(policy_input.mean)) / np.asarray(policy_input.scale)
-
-    x, next_x = standardise(data.state), standardise(data.next_state)
+    x, next_x = (np.asarray(jax.vmap(features)(rows, data.goal)) for rows in (data.state, data.next_state))
     if data.factors.codes is None:
         u = (data.action - np.asarray(actions.middle)) / np.asarray(actions.half)
 
@@ -166,10 +165,10 @@ def expected_terms(data, policy_input, actions, nets):
 
 @pytest.mark.parametrize("world", [Steps(), Slide()], ids=["discrete", "continuous"])
 def test_the_losses_are_those_of_the_paper(world):
-    data, config, policy_input, actions, stage = pieces(world)
+    data, config, features, actions, stage = pieces(world)
 
     def make(key):
-        networks = [actions.make_networks(config, policy_input.size, key) for _ in range(2)]
+        networks = [actions.make_networks(config, features, key) for _ in range(2)]
         return Nets(*networks[0], *networks[1])
 
     nets = untrained(make)
@@ -186,7 +185,7 @@ def test_the_losses_are_those_of_the_paper(world):
         return jax.value_and_grad(loss, has_aux=True)(nets), jax.grad(critic_loss)(nets.critics)
 
     ((loss, metrics), gradient), critic_gradient = jax.jit(compute)(nets)
-    next_value, logged_value, value, distance = expected_terms(data, policy_input, actions, nets)
+    next_value, logged_value, value, distance = expected_terms(data, features, actions, nets)
     y = data.reward + 0.99 * np.where(data.terminated, 0.0, next_value)
     critic = ((logged_value - y) ** 2).mean(1).sum()
     np.testing.assert_allclose(metrics["critic"], critic, rtol=1e-4)
@@ -218,10 +217,29 @@ def test_the_actor_is_delayed_and_targets_follow():
             np.testing.assert_allclose(flat(getattr(now, f"target_{name}")), expected, atol=1e-6)
 
 
-def test_goals_have_the_units_of_their_factors():
-    _, _, policy_input, _, _ = pieces(Slide())
-    x = policy_input(jnp.asarray([0.3]), jnp.asarray([0.3]))
-    assert float(x[0]) == float(x[1])
+def test_relabelled_goals_ask_for_other_subsets_and_rewards_follow():
+    """Of two switches that the log asks for one at a time, critics also learn of both together."""
+    switches = pack(("first", 1, "binary"), ("second", 1, "binary"))
+    goals = tuple(
+        GoalFactor(f"{f.name} on", f.start, f.stop, "binary", factor=f.name, relation="at_least") for f in switches
+    )
+    factors = FactorSpec(switches, pack(("push", 1, "continuous")), goals)
+    rng = stream(0, "switches")
+    state = jnp.asarray(rng.integers(0, 2, (4000, 2)), jnp.float32)
+    logged_goal = jnp.tile(jnp.asarray([[1.0, 0.0]]), (4000, 1))
+    reward = jnp.full(4000, 7.0)
+    batch = {"goal": logged_goal, "next_state": state, "reward": reward, "terminated": reward}
+    out = jax.jit(partial(relabel_goals, factors, 0.5))(batch, jax.random.key(0))
+    drawn = np.asarray(out["reward"]) != 7
+    assert 0.45 < drawn.mean() < 0.55
+    np.testing.assert_array_equal(out["goal"][~drawn], logged_goal[~drawn])
+    subsets, counts = np.unique(np.asarray(out["goal"])[drawn], axis=0, return_counts=True)
+    assert subsets.tolist() == [[0, 1], [1, 0], [1, 1]]
+    np.testing.assert_allclose(counts / drawn.sum(), [0.25, 0.25, 0.5], atol=0.05)
+    reached = (np.asarray(out["goal"]) <= np.asarray(state)).all(1)
+    for name in ("reward", "terminated"):
+        np.testing.assert_array_equal(np.asarray(out[name])[drawn], reached[drawn])
+    assert relabel_goals(Slide.factors, 0.5, batch, jax.random.key(0)) is batch  # no switches: nothing is relabelled
 
 
 def test_the_papers_table():
@@ -232,7 +250,7 @@ def test_the_papers_table():
     ):
         c = configure(TD3BCConfig(), TD3BC_PAPER[world])
         assert make_method("td3bc", world=world, tuned=False).config == replace(
-            c, alpha=WORLD_SETTINGS["td3bc"][world]["alpha"]
+            c, alpha=WORLD_SETTINGS["td3bc"][world]["alpha"], steps=100_000
         )
         assert (c.hidden, c.critic_rate, c.actor_rate, c.tau, c.alpha) == (hidden, critic, actor, tau, alpha)
         assert (c.discount, c.noise) == (0.99, 0.2)

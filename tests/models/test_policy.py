@@ -5,9 +5,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import norm
 
-from because_rl.models.behaviour_policy import behaviour_loss
-from because_rl.models.policy import Categorical, Mixture, sample_bernoulli, sample_one_hot
+from because_rl.models.behaviour_policy import Persistence, behaviour_loss
+from because_rl.models.policy import Categorical, Mixture, persist, sample_bernoulli, sample_one_hot
 from because_rl.models.prepared_data import action_statistics
 from because_rl.rng import stream
 
@@ -60,3 +61,16 @@ def test_the_categorical_acts_by_number_and_samples_codes():
     np.testing.assert_allclose(nll, -jax.nn.log_softmax(out)[2], rtol=1e-6)
     np.testing.assert_allclose(distribution.sample(out, u), distribution.codes[distribution.act(out, u)])
     assert (jax.jit(jax.grad(lambda out: distribution.sample(out, u).sum()))(out) != 0).all()
+
+
+def test_noise_of_a_sample_persists_as_asked():
+    """Components are kept with their probability, and columns are a series with the correlation, both uniform."""
+    rng, worlds, persistence = stream(0, "persist"), 20_000, Persistence(np.float32([0.0, 0.8]), np.float32([0.6, 0.0]))
+    last, uniform = rng.random((2, worlds, 5), np.float32), rng.random((2, worlds, 6), np.float32)
+    noise = persist(persistence, 2, last, uniform)
+    kept = (noise[..., :3] == last[..., :3]).all(-1).mean(1)
+    np.testing.assert_allclose(kept, [0.6, 0.0], atol=0.02)
+    quantiles = [norm.ppf(part[..., 3:]) for part in (last, noise)]
+    correlation = [np.corrcoef(quantiles[0][k].ravel(), quantiles[1][k].ravel())[0, 1] for k in range(2)]
+    np.testing.assert_allclose(correlation, [0.0, 0.8], atol=0.02)
+    np.testing.assert_allclose([noise.mean(), noise.std()], [0.5, 12**-0.5], atol=0.01)
