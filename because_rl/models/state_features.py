@@ -90,7 +90,8 @@ class StateFeatures(eqx.Module):
     def _slot_group(self, kind: str) -> SlotGroup:
         members, goals = self.layout.slot_kinds[kind], self._goals_on(kind)
         names = [self.layout.factors.state[j].name for j in members]
-        moving = [n for n, j in enumerate(members) if float(self.stats.moves[j]) > 0] or range(len(members))
+        moves = np.asarray(self.stats.moves)  # a number also while a program is traced
+        moving = [n for n, j in enumerate(members) if moves[j] > 0] or range(len(members))
         pairs = [(i, k) for i in moving for k in range(len(members)) if i != k]
         pairs += [(i, len(members) + n) for i in moving for n, goal in enumerate(goals) if goal.factor == names[i]]
         return SlotGroup(self.layout.inputs[members[0]].width, len(members) + len(goals), tuple(pairs))
