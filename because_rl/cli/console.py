@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,23 @@ Root = Annotated[
     Path | None, typer.Option("--root", envvar="BECAUSE_HOME", help="Where datasets and runs live (~/.because-rl).")
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write the result to this JSON file.")]
+
+
+def _set_max_gb(gigabytes: float | None) -> None:
+    """For this process and those that it starts; whatever reads files looks it up there."""
+    from because_rl.reading import MAX_GB, max_bytes
+
+    if gigabytes is not None:
+        os.environ[MAX_GB] = str(gigabytes)
+        max_bytes()
+
+
+MaxGB = Annotated[
+    float | None,
+    typer.Option(
+        "--max-gb", envvar="BECAUSE_MAX_GB", callback=_set_max_gb, help="The most that one file may hold, in GB (4)."
+    ),
+]
 
 RERUN = "Nothing is lost: run the same command again to continue."
 RESUME = "Run the same command with --resume to continue."

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from because_rl.cli.completion import complete_dataset, complete_recipe, complete_task, complete_world
-from because_rl.cli.console import RERUN, Json, Output, Root, emit, interruptible, make_table, progress_bar
+from because_rl.cli.console import RERUN, Json, MaxGB, Output, Root, emit, interruptible, make_table, progress_bar
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 from because_rl.errors import BecauseError
 
@@ -122,6 +122,7 @@ def check(
         str, typer.Argument(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
     ],
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:

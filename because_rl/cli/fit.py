@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from because_rl.cli.completion import complete_world
-from because_rl.cli.console import RESUME, Json, Root, emit, interruptible, make_table, setting, training_bar
+from because_rl.cli.console import RESUME, Json, MaxGB, Root, emit, interruptible, make_table, setting, training_bar
 from because_rl.envs.tasks import WORLDS, world_class
 from because_rl.errors import BecauseError
 
@@ -23,6 +23,7 @@ def factors(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The YAML file to write.")] = None,
     spurious: Annotated[int, typer.Option(help="For a world: spurious level 1, 2, 4 or 8.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -75,6 +76,7 @@ def fit(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a fit that was stopped.")] = False,
     chunk: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 100,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:

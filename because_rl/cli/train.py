@@ -12,6 +12,7 @@ from because_rl.cli.console import (
     RERUN,
     RESUME,
     Json,
+    MaxGB,
     Output,
     Root,
     deliver,
@@ -49,6 +50,7 @@ def train(
         int,
         typer.Option(help="Train all stages in turns, this many times; 'evaluate' then also reports the best round."),
     ] = 1,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -127,6 +129,7 @@ def discover(
         list[str] | None, typer.Option(help="An edge that must be there: 'push->cart'; repeatable.")
     ] = None,
     forbid: Annotated[list[str] | None, typer.Option(help="An edge that cannot be there; repeatable.")] = None,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:

@@ -160,7 +160,7 @@ def flag(value):
 
 
 def loop(file):
-    file.create_group("deeper")["again"] = file["/"]
+    file.create_group("goals")["observations"] = file["/"]
 
 
 def huge(file):
