@@ -193,8 +193,10 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
                 f"Another process is {what}.", need="one at a time.", fix="wait for it to finish."
             ) from error
         if _is_open_file(file, lock):
-            yield
-            lock.unlink(missing_ok=True)
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
             return
     # The last holder removed the file after we had opened it, so our lock excludes nobody: lock the new file.
     with exclusive(lock, what):
@@ -219,6 +221,13 @@ def remove_leftovers(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):  # its owner has just renamed or removed it
             if not _in_use(leftover):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def remove_free_locks(folder: Path) -> None:
+    """Remove the files of locks that nobody holds, in a folder that has nothing else."""
+    for lock in Path(folder).glob("*.lock"):
+        with contextlib.suppress(BecauseError), exclusive(lock, "using it"):
+            pass  # letting go of a lock removes its file
 
 
 def remove_folder(folder: Path) -> None:

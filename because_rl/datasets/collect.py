@@ -7,9 +7,9 @@ continues, and the result is the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
 import threading
 import time
@@ -32,6 +32,7 @@ from because_rl.io import (
     exclusive,
     new_folder,
     read_arrays,
+    remove_folder,
     remove_leftovers,
     write_arrays,
     write_json,
@@ -122,10 +123,15 @@ def collect(
     """
     begin = time.monotonic()
     target = dataset_path(recipe.id, root)
+    partial = target.parent / f".{target.name}.partial"
     if not force and (target / "data" / "metadata.json").exists():
         progress(recipe.episodes, recipe.episodes)
+        lock = partial.with_suffix(".lock")
+        if partial.exists() or lock.exists():  # a process was killed after it had moved the dataset into place
+            with contextlib.suppress(BecauseError), exclusive(lock, f"collecting {recipe.id}"):
+                remove_folder(partial)
+                remove_leftovers(target.parent)
         return summary(recipe.id, root) | {"seconds": 0.0, "already_there": True}
-    partial = target.parent / f".{target.name}.partial"
     with exclusive(partial.with_suffix(".lock"), f"collecting {recipe.id}"):
         partial.mkdir(exist_ok=True)
         remove_leftovers(partial)
@@ -134,7 +140,7 @@ def collect(
         remove_leftovers(target.parent)
         with new_folder(target) as folder:
             _assemble(recipe, episodes, folder, "simulator" if simulator else "fast")
-        shutil.rmtree(partial)
+        remove_folder(partial)
     return summary(recipe.id, root) | {"seconds": round(time.monotonic() - begin, 2), "already_there": False}
 
 
@@ -160,11 +166,16 @@ def _collect_chunks(
     # Spawned, not forked: forking a process that has started JAX's threads can hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, context, initializer=_die_with_parent, initargs=(os.getpid(),))
+    others = set(multiprocessing.active_children())
     try:
         jobs = [pool.submit(_write_chunk, recipe, episodes, path, simulator) for path, episodes in missing.items()]
         for job in as_completed(jobs):
             done += job.result()
             progress(done, recipe.episodes)
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()  # an interrupted collection does not wait for chunks
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return list(chunks)

@@ -18,7 +18,7 @@ import numpy as np
 from because_rl.datasets.minari_files import read_episodes, read_metadata
 from because_rl.datasets.paths import VERSION, dataset_path
 from because_rl.datasets.validate import CHECKSUMS, compute_checksums
-from because_rl.errors import BecauseError
+from because_rl.errors import BecauseError, check_name
 from because_rl.factors import FactorSpec
 from because_rl.hdf5 import Content, read_hdf5
 from because_rl.io import arrays_sha256, read_json
@@ -165,12 +165,15 @@ def _episode_number(name: str) -> tuple[int, str]:
 
 def _column_names(content: Content) -> dict[str, tuple[str, ...]]:
     """The attribute ``names`` of observations, actions and goals, where they have one."""
-    return {
+    names = {
         name: content.names[alias]
         for name in ("observations", "actions", "goals")
         for alias in ALIASES[name]
         if alias in content.names
     }
+    for column in (column for columns in names.values() for column in columns if column):
+        check_name(column, "The name of a column", FIX)
+    return names
 
 
 def _known_arrays(where: str, tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
