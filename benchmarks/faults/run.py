@@ -84,7 +84,7 @@ class Injector:
 
         def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
             handle = real["open"](file, mode, *arguments, **options)
-            counts = isinstance(file, str | Path) and str(file).startswith(self.folder)
+            counts = isinstance(file, str | Path) and os.path.abspath(file).startswith(self.folder)
             return _Written(handle, self) if counts and "b" in mode and "r" not in mode else handle
 
         def counted(name: str) -> Callable[..., Any]:
