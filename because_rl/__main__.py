@@ -1,5 +1,17 @@
-"""``python -m because_rl`` is the command ``because``."""
+"""The command ``because``, which is also ``python -m because_rl``."""
 
-from because_rl.cli.main import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command line in sys.argv; Ctrl-C may come while the rest of the package is still being imported."""
+    try:
+        from because_rl.cli.main import main as run
+    except KeyboardInterrupt:
+        print("because: interrupted.", file=sys.stderr)
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from because_rl.errors import BecauseError
+from because_rl.errors import BecauseError, check_name
 
 FactorType = Literal["categorical", "binary", "continuous", "angle"]
 Role = Literal["", "context"]
@@ -55,6 +55,7 @@ class Factor:
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
             raise BecauseError(f"Got a factor named {self.name!r}.", need="a non-empty name.", fix=FIX)
+        check_name(self.name, "A factor's name", FIX)
         if self.type not in get_args(FactorType):
             raise BecauseError(
                 f"Factor {self.name!r} has type {self.type!r}.",
@@ -79,6 +80,8 @@ class Factor:
                 need="text for 'kind' and true or false for 'optional'.",
                 fix=FIX,
             )
+        if self.kind:
+            check_name(self.kind, f"The kind of factor {self.name!r}", FIX)
         if self.optional and self.type != "categorical":
             raise BecauseError(
                 f"Factor {self.name!r} is optional but {self.type}.",

@@ -22,9 +22,19 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import yaml
 
 from because_rl.errors import BecauseError
+from because_rl.reading import (  # noqa: F401  (this module is the door to both halves: reading and writing)
+    arrays_sha256,
+    check_file,
+    read_arrays,
+    read_bytes,
+    read_json,
+    read_json_lines,
+    read_text,
+    read_yaml,
+    unpack_json,
+)
 
 
 def sha256(data: bytes) -> str:
@@ -34,20 +44,11 @@ def sha256(data: bytes) -> str:
 
 def file_sha256(path: Path) -> str:
     """The hash of a file's content, read in blocks of 1 MiB."""
+    check_file(path)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()
-
-
-def arrays_sha256(arrays: Mapping[str, np.ndarray]) -> str:
-    """A hash of names, shapes, dtypes and bytes, whatever the order of the mapping."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
-        digest.update(array.tobytes())
     return digest.hexdigest()
 
 
@@ -132,91 +133,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, text + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. A duplicate key is refused; `json.loads` would silently keep the last one."""
-    try:
-        return json.loads(Path(path).read_text(), object_pairs_hook=_unique_keys)
-    except (ValueError, RecursionError) as error:  # broken syntax, bytes that are not text, a too long number, ...
-        raise BecauseError(
-            f"{path} is not valid JSON ({error}).",
-            need="the file as it was written.",
-            fix="restore it from a copy, or delete it and make it again.",
-        ) from error
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The pairs as a dict; a ValueError where a key occurs twice."""
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
-    return dict(pairs)
-
-
-MAX_YAML_DEPTH = 100
-MAX_YAML_NODES = 100_000
-"""With aliases expanded: a few lines of nested aliases can expand to more than fits in memory."""
-
-
-def read_yaml(path: Path) -> Any:
-    """The content of a plain YAML file. Duplicate keys, cyclic aliases and aliases that expand too far are refused."""
-    try:
-        text = Path(path).read_text()
-        _check_depth(text)
-        _count_nodes(yaml.compose(text, Loader=yaml.SafeLoader), {})
-        return yaml.safe_load(text)
-    except Exception as error:  # PyYAML's own errors, and those of its parsers of dates and numbers
-        raise BecauseError(
-            f"Could not read {path} ({error}).", need="a file of plain YAML.", fix="correct what the message names."
-        ) from error
-
-
-def _check_depth(text: str) -> None:
-    """Runs before the file is composed, which takes long on deeply nested files before it fails."""
-    level = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if level > MAX_YAML_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_YAML_DEPTH} levels deep")
-
-
-def _count_nodes(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """Nodes of the tree with aliases expanded. `known`: id of a collection -> its count, 0 while being counted."""
-    if not isinstance(node, yaml.CollectionNode):
-        return 1
-    if id(node) in known:
-        if not known[id(node)]:
-            raise ValueError("an alias refers to a value that it is part of")
-        return known[id(node)]
-    known[id(node)] = 0
-    parts = node.value
-    if isinstance(node, yaml.MappingNode):
-        _unique_keys([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
-        parts = [part for pair in node.value for part in pair]
-    known[id(node)] = total = 1 + sum(_count_nodes(part, known) for part in parts)
-    if total > MAX_YAML_NODES:
-        raise ValueError(f"it holds more than {MAX_YAML_NODES} values")
-    return total
-
-
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an ``.npz`` whose ``_sha256`` entry lets `read_arrays` refuse a damaged file."""
     buffer = _io.BytesIO()
     digest = np.frombuffer(bytes.fromhex(arrays_sha256(arrays)), np.uint8)
     np.savez(buffer, allow_pickle=False, _sha256=digest, **dict(arrays))
     write_bytes(path, buffer.getvalue())
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file that `write_arrays` wrote; a damaged file is refused."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        intact = arrays.pop("_sha256").tobytes().hex() == arrays_sha256(arrays)
-    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged archive
-        raise _damaged(path, str(error)) from error
-    if not intact:
-        raise _damaged(path, "checksum mismatch")
-    return arrays
 
 
 def pack_json(value: Any) -> np.ndarray:
@@ -226,19 +148,6 @@ def pack_json(value: Any) -> np.ndarray:
     {'inputs': ['a']}
     """
     return np.frombuffer(json.dumps(value, allow_nan=False).encode(), np.uint8)
-
-
-def unpack_json(array: np.ndarray) -> Any:
-    """The inverse of `pack_json`."""
-    return json.loads(array.tobytes())
-
-
-def _damaged(path: Path, why: str) -> BecauseError:
-    return BecauseError(
-        f"{path} is damaged ({why}).",
-        need="the file as it was written.",
-        fix="delete it and run the command that made it again.",
-    )
 
 
 @contextlib.contextmanager
@@ -284,8 +193,10 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
                 f"Another process is {what}.", need="one at a time.", fix="wait for it to finish."
             ) from error
         if _is_open_file(file, lock):
-            yield
-            lock.unlink(missing_ok=True)
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
             return
     # The last holder removed the file after we had opened it, so our lock excludes nobody: lock the new file.
     with exclusive(lock, what):
@@ -310,6 +221,13 @@ def remove_leftovers(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):  # its owner has just renamed or removed it
             if not _in_use(leftover):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def remove_free_locks(folder: Path) -> None:
+    """Remove the files of locks that nobody holds, in a folder that has nothing else."""
+    for lock in Path(folder).glob("*.lock"):
+        with contextlib.suppress(BecauseError), exclusive(lock, "using it"):
+            pass  # letting go of a lock removes its file
 
 
 def remove_folder(folder: Path) -> None:

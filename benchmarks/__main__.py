@@ -5,6 +5,8 @@ Benchmarks are not installed with the package: run them from a checkout.
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -222,7 +224,7 @@ def bench_fuzz(
     seed: Annotated[int, typer.Option(help="Seed of the damage.")] = 0,
     target: Annotated[
         list[str] | None,
-        typer.Option(help="grid, settings, factors, log, dataset, arrays or run; repeatable (all)."),
+        typer.Option(help="grid, settings, factors, log, dataset, arrays, records, structures, names or run (all)."),
     ] = None,
     workers: Annotated[int, typer.Option(help="Targets examined at a time.")] = 1,
     output: Output = None,
@@ -236,6 +238,30 @@ def bench_fuzz(
     rows = result["rows"]
     deliver(result, output, as_json, make_table(f"{result['faults']} faults", rows, tuple(rows[0])[1:]))
     if result["faults"]:
+        raise typer.Exit(1)
+
+
+@bench.command("faults", epilog="Example: python -m benchmarks faults collect train -o results/faults.json")
+def bench_faults(
+    commands: Annotated[
+        list[str] | None,
+        typer.Argument(help="collect, discover, train, evaluate, fit, sweep, report (all)."),
+    ] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="ENOSPC, EIO or SIGKILL; repeatable (all).")] = None,
+    every: Annotated[int, typer.Option(min=1, help="Only every so many operations.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Let each write, fsync and rename of a command fail in turn: the same command must then finish its work."""
+    from benchmarks.faults.run import KINDS, inject_faults
+
+    with progress_bar("Injecting", "faults") as report:
+        result = inject_faults(commands or (), kind or tuple(KINDS), every, report)
+    rows = result["rows"]
+    deliver(result, output, as_json, make_table(f"{len(result['failures'])} failures", rows, tuple(rows[0])[1:]))
+    for failure in result["failures"]:
+        print(json.dumps(failure), file=sys.stderr)
+    if result["failures"]:
         raise typer.Exit(1)
 
 

@@ -61,6 +61,23 @@ def test_test_names_have_at_most_12_words(path):
     assert [name for name in names if len(name.split("_")) > 12] == []
 
 
+GATES = ("io.py", "reading.py", "hdf5.py", "hdf5_reader.py")
+OPENING = re.compile(r"(?<![\w.])open\(|\.(?:read_bytes|write_text|write_bytes)\(|read_text\(\)|np\.load\(|h5py\.File")
+
+
+def test_files_are_opened_by_the_gates_alone():
+    """Text of the package itself may be read, as UTF-8; a saved history, which has just been written, as well."""
+    opened = {
+        place(path): lines
+        for path in (REPOSITORY / "because_rl").rglob("*.py")
+        if path.name not in GATES and (lines := OPENING.findall(path.read_text("utf-8")))
+    }
+    assert opened == {
+        "because_rl/experiments/grid/grid.py": [".read_bytes("],  # the source, to hash it
+        "because_rl/runs/folder.py": ["np.load("],
+    }
+
+
 @pytest.mark.parametrize("path", DOCS, ids=place)
 def test_docs_name_modules_and_files_that_exist(path):
     text = path.read_text()
@@ -86,5 +103,8 @@ def test_the_rules_see_what_they_forbid():
         *("of", "told", "seen", "some")
     }
     assert BANNED_IN_KEYS & {word for _, word in keys(ast.parse('{"reward_told": 1, "apart": 2}'))} == {"told", "apart"}
+    assert OPENING.findall("open(p); p.read_bytes(); p.read_text(); np.load(p); reopen(p); os.open(p)") == [
+        *("open(", ".read_bytes(", "read_text()", "np.load(")
+    ]
     assert not exists("because_rl.models.training")
     assert exists("because_rl.transitions.Transitions")

@@ -1,7 +1,9 @@
 """What a plain ``pip install because-rl`` gives: commands that need no simulator, types, and a readable description."""
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -94,6 +96,47 @@ def test_readme_for_an_index_has_no_relative_links():
     assert "](https://sites.google.com/view/be-cause)" in text
     assert text.count("](") == text.count("](https://")
     assert "![" not in text
+
+
+NAMES = {"pillow": "PIL", "pyyaml": "yaml", "opencv-python-headless": "cv2", "highway-env": "highway_env"}
+"""Packages whose modules have another name."""
+NEEDED_BY_ROBOSUITE = {"opencv-python-headless", "termcolor"}
+"""It is installed without its dependencies: see pyproject.toml."""
+WITH_ANOTHER = {"jaxlib": "jax", "jaxtyping": "equinox", "robosuite": "mujoco", "pygame": "highway-env"}
+"""Imported modules that come with a declared package, or are installed beside it."""
+
+
+def imported_modules(folder):
+    """The outside modules that the code imports, at the top or anywhere else."""
+    modules = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                modules.add(str(node.module).partition(".")[0])
+    return modules - set(sys.stdlib_module_names) - {"because_rl"}
+
+
+def test_every_dependency_is_imported_and_every_import_declared():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    texts = [*project["dependencies"], *(t for extra in ("unlock", "crash", "lift", "ray") for t in extras[extra])]
+    declared = {re.match(r"[\w-]+", text)[0] for text in texts}
+    imported = imported_modules(REPOSITORY / "because_rl")
+    modules = {NAMES.get(package, package) for package in declared - NEEDED_BY_ROBOSUITE}
+    assert modules - imported == set()
+    assert {module for module in imported - modules if WITH_ANOTHER.get(module) not in declared} == set()
+
+
+def test_every_dependency_is_in_the_lock_with_one_version():
+    lines = (REPOSITORY / "requirements.lock").read_text("utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+(\[\w,]+\])?==[\w.+!]+", pin)] == []
+    locked = {re.match(r"[\w.-]+", pin)[0].lower().replace("_", "-") for pin in pins}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    texts = [*project["dependencies"], *(t for texts in project["optional-dependencies"].values() for t in texts)]
+    assert {re.match(r"[\w-]+", text)[0].lower() for text in texts} - locked == set()
 
 
 def test_package_has_its_types_and_lists_its_data():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import io
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -25,6 +28,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from because_rl.cli.signals import announced, exit_code, interrupt_of, signals_handled
 from because_rl.errors import BecauseError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
@@ -33,8 +37,27 @@ Root = Annotated[
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write the result to this JSON file.")]
 
+
+def _set_max_gb(gigabytes: float | None) -> None:
+    """For this process and those that it starts; whatever reads files looks it up there."""
+    from because_rl.reading import MAX_GB, max_bytes
+
+    if gigabytes is not None:
+        os.environ[MAX_GB] = str(gigabytes)
+        max_bytes()
+
+
+MaxGB = Annotated[
+    float | None,
+    typer.Option(
+        "--max-gb", envvar="BECAUSE_MAX_GB", callback=_set_max_gb, help="The most that one file may hold, in GB (4)."
+    ),
+]
+
 RERUN = "Nothing is lost: run the same command again to continue."
 RESUME = "Run the same command with --resume to continue."
+MAX_SEEDS, MAX_COUNT = 1000, 10**7
+"""Of seeds, and of episodes, steps and rounds: more is a slip of the keyboard, and might take all memory."""
 EVERY = 10.0
 """Seconds between two lines of progress where stderr is not a terminal."""
 
@@ -55,9 +78,10 @@ def emit(value: Any, as_json: bool, table: Table | None = None) -> None:
 
 def deliver(result: dict[str, Any], output: Path | None, as_json: bool, table: Table) -> None:
     """Print the result as `emit` does and, if `output` is given, write it to that JSON file."""
-    from because_rl.io import write_json
+    from because_rl.io import remove_leftovers, write_json
 
     if output is not None:
+        remove_leftovers(output.parent)
         write_json(output, result)
     emit(result, as_json, table)
 
@@ -177,20 +201,28 @@ def setting(text: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def interruptible(how_to_continue: str) -> Iterator[None]:
-    """Turn Ctrl-C into exit code 130, and say on stderr how to continue."""
+def interruptible(how_to_continue: str = "") -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into exit code 130 or 143, and say on stderr how to continue."""
     try:
         yield
     except BaseException as error:
-        if not _began_with_interrupt(error):
+        interrupt = None if isinstance(error, typer.Exit) else interrupt_of(error)
+        if interrupt is None:
             raise
-        stderr().print(f"Interrupted. {how_to_continue}", markup=False)
-        raise typer.Exit(130) from None
+        announced.set()
+        stderr().print(f"Interrupted. {how_to_continue}".rstrip(), markup=False, soft_wrap=True)
+        raise typer.Exit(exit_code(interrupt)) from None
 
 
-def _began_with_interrupt(error: BaseException | None) -> bool:
-    """Whether the error is a Ctrl-C or was raised while one passed: closing a half-written archive raises its own."""
-    return error is not None and (isinstance(error, KeyboardInterrupt) or _began_with_interrupt(error.__context__))
+def as_command(function: Callable[..., None]) -> Callable[..., None]:
+    """A command that says so when it is interrupted, wherever it is."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> None:
+        with interruptible():
+            function(*arguments, **options)
+
+    return run
 
 
 def exit_if_failed(failures: Sequence[Mapping[str, Any]]) -> None:
@@ -206,13 +238,42 @@ def run_app(app: typer.Typer, name: str) -> None:
     # Tracing a JAX program makes many small objects that stay: with the default thresholds the garbage collector
     # takes seconds to look at them again and again.
     gc.set_threshold(200_000, 50, 100)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # where the locale has no such letter
     try:
-        app(prog_name=name)
+        _check_arguments()
+        with signals_handled(name):
+            app(prog_name=name)
     except BecauseError as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(2)
-    except Exception as error:
-        if not _began_with_interrupt(error):
+    except MemoryError:
+        _exit_without_memory(name)
+    except (Exception, KeyboardInterrupt) as error:
+        if type(error).__name__ == "JaxRuntimeError" and "out of memory" in str(error).lower():
+            _exit_without_memory(name)
+        interrupt = interrupt_of(error)
+        if interrupt is None:
             raise
         print(f"{name}: interrupted.", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(exit_code(interrupt))
+
+
+def _check_arguments() -> None:
+    """Refuse arguments that are no UTF-8, as the names of files may be: no page or record could name them."""
+    for argument in sys.argv[1:]:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise BecauseError(
+                f"Got the argument {argument!a}.",
+                need="text in UTF-8 and a locale that has it.",
+                fix="rename the file.",
+            ) from error
+
+
+def _exit_without_memory(name: str) -> NoReturn:
+    need = "Needed: more memory, or less to compute. Fix: fewer seeds, smaller layers, batches or populations."
+    print(f"{name}: The memory of this machine is used up. {need}", file=sys.stderr)
+    sys.exit(2)

@@ -9,7 +9,18 @@ import typer
 from rich.table import Table
 
 from because_rl.cli.completion import complete_dataset, complete_recipe, complete_task, complete_world
-from because_rl.cli.console import RERUN, Json, Output, Root, emit, interruptible, make_table, progress_bar
+from because_rl.cli.console import (
+    MAX_COUNT,
+    RERUN,
+    Json,
+    MaxGB,
+    Output,
+    Root,
+    emit,
+    interruptible,
+    make_table,
+    progress_bar,
+)
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 from because_rl.errors import BecauseError
 
@@ -58,7 +69,9 @@ def collect(
             help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine.", autocompletion=complete_recipe
         ),
     ],
-    episodes: Annotated[int | None, typer.Option(help="Episodes (paper: 200 for unlock, else 1000).")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(max=MAX_COUNT, help="Episodes (paper: 200 for unlock, else 1000).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of scenes and behaviour; the same seed gives the same bytes.")] = 0,
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
     coverage: Annotated[
@@ -122,6 +135,7 @@ def check(
         str, typer.Argument(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
     ],
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -146,7 +160,7 @@ def show(
     output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.")] = Path("scene.png"),
     seed: Annotated[int, typer.Option(help="Which scene.")] = 0,
     spurious: Annotated[int, typer.Option(help="Spurious level: 1, 2, 4 or 8.")] = 1,
-    frames: Annotated[int, typer.Option(help="Frames in the strip.")] = 6,
+    frames: Annotated[int, typer.Option(max=1000, help="Frames in the strip.")] = 6,
     root: Root = None,
     as_json: Json = False,
 ) -> None:

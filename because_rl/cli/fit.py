@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from because_rl.cli.completion import complete_world
-from because_rl.cli.console import RESUME, Json, Root, emit, interruptible, make_table, setting, training_bar
+from because_rl.cli.console import (
+    MAX_COUNT,
+    MAX_SEEDS,
+    RESUME,
+    Json,
+    MaxGB,
+    Root,
+    emit,
+    interruptible,
+    make_table,
+    setting,
+    training_bar,
+)
 from because_rl.envs.tasks import WORLDS, world_class
 from because_rl.errors import BecauseError
 
@@ -23,6 +35,7 @@ def factors(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The YAML file to write.")] = None,
     spurious: Annotated[int, typer.Option(help="For a world: spurious level 1, 2, 4 or 8.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -69,12 +82,13 @@ def fit(
     goal: Annotated[
         list[float] | None, typer.Option(help="One goal for all episodes, a number per goal column; repeatable.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Train the seeds 0, 1, ... as one program.")] = 3,
+    seeds: Annotated[int, typer.Option(max=MAX_SEEDS, help="Train the seeds 0, 1, ... as one program.")] = 3,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of BECAUSE: 'world_steps=3000'; repeatable.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a fit that was stopped.")] = False,
-    chunk: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 100,
+    chunk: Annotated[int, typer.Option(max=MAX_COUNT, help="Steps between two checkpoints.")] = 100,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:

@@ -2,7 +2,7 @@
 
 The contract of every command: a table for people on stdout, or with --json one JSON value alone on
 stdout; logs and progress on stderr; --root or BECAUSE_HOME says where things live; exit code 0 only
-on success, 1 if some jobs of a sweep failed, 2 for bad input, 130 when interrupted.
+on success, 1 if some jobs of a sweep failed, 2 for bad input, 130 when interrupted, 143 when terminated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from because_rl import __version__
-from because_rl.cli.console import run_app
+from because_rl.cli.console import as_command, run_app
 from because_rl.cli.data import check, collect, datasets, graph, show, tasks
 from because_rl.cli.fit import factors, fit
 from because_rl.cli.paper import paper
@@ -74,7 +74,7 @@ def options(
 
 
 for command, example in EXAMPLES.items():
-    app.command(epilog=f"Example: {example}")(command)
+    app.command(epilog=f"Example: {example}")(as_command(command))
 
 
 def main() -> None:

@@ -9,9 +9,12 @@ import typer
 
 from because_rl.cli.completion import complete_dataset, complete_method, complete_world
 from because_rl.cli.console import (
+    MAX_COUNT,
+    MAX_SEEDS,
     RERUN,
     RESUME,
     Json,
+    MaxGB,
     Output,
     Root,
     deliver,
@@ -35,7 +38,7 @@ def train(
     data: Annotated[
         str, typer.Option(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
     ],
-    seeds: Annotated[int, typer.Option(help="Train the seeds 0, 1, ... as one program.")] = 10,
+    seeds: Annotated[int, typer.Option(max=MAX_SEEDS, help="Train the seeds 0, 1, ... as one program.")] = 10,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method: 'alpha=1.5'; repeatable.")
     ] = None,
@@ -44,11 +47,15 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
-    chunk: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 500,
+    chunk: Annotated[int, typer.Option(max=MAX_COUNT, help="Steps between two checkpoints.")] = 500,
     rounds: Annotated[
         int,
-        typer.Option(help="Train all stages in turns, this many times; 'evaluate' then also reports the best round."),
+        typer.Option(
+            max=MAX_COUNT,
+            help="Train all stages in turns, this many times; 'evaluate' then also reports the best round.",
+        ),
     ] = 1,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -82,7 +89,9 @@ def evaluate(
     split: Annotated[
         str, typer.Option(help="I (confounded as in training), O (confounding broken), or both: IO.")
     ] = "O",
-    episodes: Annotated[int, typer.Option(help="Episodes per seed, the same scenes for every method.")] = 100,
+    episodes: Annotated[
+        int, typer.Option(max=MAX_COUNT, help="Episodes per seed, the same scenes for every method.")
+    ] = 100,
     spurious: Annotated[int | None, typer.Option(help="Spurious level: 1, 2, 4 or 8 (as in the data).")] = None,
     root: Root = None,
     as_json: Json = False,
@@ -124,12 +133,15 @@ def discover(
     test: Annotated[str | None, typer.Option(help="gtest, residual, fcit, fisherz or l0 (by types).")] = None,
     threshold: Annotated[float | None, typer.Option(help="Keep an edge when p is below this (by the test).")] = None,
     fdr: Annotated[bool, typer.Option("--fdr", help="Control the false discovery rate (Benjamini-Yekutieli).")] = False,
-    batches: Annotated[int, typer.Option(help="Batches of trajectories for edge weights (M-bar); 0: none.")] = 0,
+    batches: Annotated[
+        int, typer.Option(max=MAX_COUNT, help="Batches of trajectories for edge weights (M-bar); 0: none.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of folds, shuffles and batches.")] = 0,
     force: Annotated[
         list[str] | None, typer.Option(help="An edge that must be there: 'push->cart'; repeatable.")
     ] = None,
     forbid: Annotated[list[str] | None, typer.Option(help="An edge that cannot be there; repeatable.")] = None,
+    max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -233,7 +245,7 @@ def oracle(
         list[str] | None, typer.Option(help="Worlds; repeatable (all).", autocompletion=complete_world)
     ] = None,
     split: Annotated[list[str] | None, typer.Option(help="Splits; repeatable (I and O).")] = None,
-    episodes: Annotated[int | None, typer.Option(help="Per world and split (200, 100, 30).")] = None,
+    episodes: Annotated[int | None, typer.Option(max=MAX_COUNT, help="Per world and split (200, 100, 30).")] = None,
     output: Output = None,
     as_json: Json = False,
 ) -> None:

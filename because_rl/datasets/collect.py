@@ -7,10 +7,9 @@ continues, and the result is the same bytes.
 
 from __future__ import annotations
 
-import importlib.metadata
+import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
 import threading
 import time
@@ -21,9 +20,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from minari.data_collector.episode_buffer import EpisodeBuffer
-from minari.dataset.minari_storage import MinariStorage
 
+from because_rl.datasets.minari_files import read_metadata, write_dataset_files
 from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.recipe import Recipe
 from because_rl.datasets.validate import CHECKSUMS, compute_checksums
@@ -34,7 +32,7 @@ from because_rl.io import (
     exclusive,
     new_folder,
     read_arrays,
-    read_json,
+    remove_folder,
     remove_leftovers,
     write_arrays,
     write_json,
@@ -125,10 +123,15 @@ def collect(
     """
     begin = time.monotonic()
     target = dataset_path(recipe.id, root)
+    partial = target.parent / f".{target.name}.partial"
     if not force and (target / "data" / "metadata.json").exists():
         progress(recipe.episodes, recipe.episodes)
+        lock = partial.with_suffix(".lock")
+        if partial.exists() or lock.exists():  # a process was killed after it had moved the dataset into place
+            with contextlib.suppress(BecauseError), exclusive(lock, f"collecting {recipe.id}"):
+                remove_folder(partial)
+                remove_leftovers(target.parent)
         return summary(recipe.id, root) | {"seconds": 0.0, "already_there": True}
-    partial = target.parent / f".{target.name}.partial"
     with exclusive(partial.with_suffix(".lock"), f"collecting {recipe.id}"):
         partial.mkdir(exist_ok=True)
         remove_leftovers(partial)
@@ -137,7 +140,7 @@ def collect(
         remove_leftovers(target.parent)
         with new_folder(target) as folder:
             _assemble(recipe, episodes, folder, "simulator" if simulator else "fast")
-        shutil.rmtree(partial)
+        remove_folder(partial)
     return summary(recipe.id, root) | {"seconds": round(time.monotonic() - begin, 2), "already_there": False}
 
 
@@ -163,11 +166,16 @@ def _collect_chunks(
     # Spawned, not forked: forking a process that has started JAX's threads can hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, context, initializer=_die_with_parent, initargs=(os.getpid(),))
+    others = set(multiprocessing.active_children())
     try:
         jobs = [pool.submit(_write_chunk, recipe, episodes, path, simulator) for path, episodes in missing.items()]
         for job in as_completed(jobs):
             done += job.result()
             progress(done, recipe.episodes)
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()  # an interrupted collection does not wait for chunks
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return list(chunks)
@@ -198,9 +206,6 @@ def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str
     world = world_class(recipe.world)(spurious=recipe.spurious)
     spec = gymnasium.spec(f"because/{recipe.world.capitalize()}-v1")
     spec.kwargs = {"split": "I", "spurious": recipe.spurious}
-    storage = MinariStorage.new(
-        folder / "data", observation_space=world.observation_space, action_space=world.action_space, env_spec=spec
-    )
     minari_episodes: list[dict[str, Any]] = [
         {
             "observations": {
@@ -215,20 +220,20 @@ def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str
         }
         for episode in episodes
     ]
-    storage.update_episodes(
-        EpisodeBuffer(id=n, seed=int(episodes[n]["seed"]), **episode) for n, episode in enumerate(minari_episodes)
-    )
-    storage.update_episode_metadata(
-        {name: value for name, value in episode.items() if name.startswith("hidden/")} for episode in episodes
-    )
+    hidden = ({name: value for name, value in episode.items() if name.startswith("hidden/")} for episode in episodes)
+    attributes = [{"seed": int(episode["seed"]), **own} for episode, own in zip(episodes, hidden, strict=True)]
     success = np.array([episode["terminated"][-1] for episode in episodes])
-    storage.update_metadata(
+    write_dataset_files(
+        folder,
+        world.observation_space,
+        world.action_space,
+        minari_episodes,
         {
             "dataset_id": recipe.id,
-            "minari_version": importlib.metadata.version("minari"),
+            "env_spec": spec.to_json(),
             "algorithm_name": f"{recipe.behaviour} behaviour",
             "description": f"{recipe.behaviour} behaviour in the {recipe.world} world of because-rl, training split",
-            "author": {"because-rl"},
+            "author": ["because-rl"],
             "because": {
                 "recipe": recipe.to_dict(),
                 "engine": engine,
@@ -238,7 +243,8 @@ def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str
                 "factors": world.factors.to_dict(),
                 "true_graph": world.true_graph().to_dict(),
             },
-        }
+        },
+        attributes,
     )
     write_json(folder / CHECKSUMS, compute_checksums(folder, minari_episodes))
 
@@ -249,7 +255,7 @@ def summary(dataset_id: str, root: str | Path | None = None) -> dict[str, Any]:
     `success_rate`, `recipe` and `behaviour` only where this package collected it.
     """
     path = dataset_path(dataset_id, root)
-    metadata = read_json(path / "data" / "metadata.json")
+    metadata = read_metadata(path, dataset_id)
     because = metadata.get("because", {})
     episodes, rate = metadata["total_episodes"], because.get("success_rate")
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from minari.dataset.minari_storage import MinariStorage
 
+from because_rl.datasets.minari_files import read_episodes, read_metadata, read_spaces
 from because_rl.datasets.paths import VERSION, current_id, dataset_path, list_datasets, short_name
 from because_rl.datasets.validate import Checker
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
-from because_rl.io import read_json
 from because_rl.transitions import Transitions
 
 
@@ -25,26 +24,13 @@ def load(
     dataset folder. `factors`: a spec, or the path of one in JSON or YAML; datasets that this package wrote contain one.
     """
     folder, name = _find_folder(dataset, root)
-    metadata = _read_metadata(folder, name)
+    metadata = read_metadata(folder, name)
     _check_version(metadata, name)
     spec = _choose_spec(factors, metadata, name)
-    try:
-        storage = MinariStorage.read(folder / "data")
-        observation_space, action_space = storage.observation_space, storage.action_space
-    except Exception as error:  # Minari reports damage by AssertionError, KeyError and the errors of its readers
-        raise _unreadable(name, "its data cannot be opened", error) from error
-    checker = Checker(name, observation_space, action_space, folder)
+    checker = Checker(name, *read_spaces(metadata, name), folder)
     checker.check_spec(spec)
-    total = metadata["total_episodes"]
-    if not isinstance(total, int) or total < 1:
-        raise checker.error(f"total_episodes is {total!r}", "at least one episode")
-    episodes = []
-    for number in range(total):
-        try:
-            raw = next(iter(storage.get_episodes([number])))
-        except Exception as error:
-            raise _unreadable(name, f"episode {number} cannot be read", error) from error
-        episodes.append(checker.check_episode(number, raw, spec))
+    raw_episodes = read_episodes(folder, metadata, name)
+    episodes = [checker.check_episode(number, raw, spec) for number, raw in enumerate(raw_episodes)]
     lengths = [len(e["action"]) for e in episodes]
     if sum(lengths) != metadata["total_steps"]:
         raise checker.error(
@@ -62,7 +48,7 @@ def load(
         goal=np.concatenate([e["goal"][:-1] if "goal" in e else no_goal.repeat(len(e["action"]), 0) for e in episodes]),
         reward=joined("reward"),
         terminated=joined("terminated"),
-        episode=np.repeat(np.arange(total), lengths),
+        episode=np.repeat(np.arange(len(episodes)), lengths),
         step=np.concatenate([np.arange(length) for length in lengths]),
         factors=spec,
         horizon=max(lengths),
@@ -97,23 +83,6 @@ def _find_folder(dataset: str | Path, root: str | Path | None) -> tuple[Path, st
     )
 
 
-def _read_metadata(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / "data" / "metadata.json"
-    if not path.is_file():
-        raise BecauseError(
-            f"Dataset {name} has no data/metadata.json.", need="a complete Minari dataset.", fix="collect it again."
-        )
-    metadata = read_json(path)
-    entries = metadata if isinstance(metadata, dict) else {}
-    missing = sorted({"total_episodes", "total_steps", "data_format"} - set(entries))
-    if missing or not isinstance(entries.get("because", {}), dict):
-        problem = f"lacks {missing}" if missing else "has an entry 'because' that is not a mapping"
-        raise BecauseError(
-            f"Dataset {name}: {path} {problem}.", need="the metadata that Minari writes.", fix="collect it again."
-        )
-    return metadata
-
-
 def _check_version(metadata: dict[str, Any], name: str) -> None:
     """Refuse a dataset that an earlier version of this package collected."""
     own, dataset_id = metadata.get("because", {}), str(metadata.get("dataset_id"))
@@ -140,13 +109,4 @@ def _choose_spec(factors: FactorSpec | str | Path | None, metadata: dict[str, An
         f"Dataset {name} has no factor spec.",
         need="a file that names the columns of state and action.",
         fix="write one (docs/factors.md) and pass it with --factors FILE.",
-    )
-
-
-def _unreadable(name: str, what: str, error: Exception) -> BecauseError:
-    why = (str(error) or type(error).__name__).splitlines()[0]
-    return BecauseError(
-        f"Dataset {name}: {what} ({why}).",
-        need="an undamaged file.",
-        fix="restore it, or collect it again with --force.",
     )

@@ -7,7 +7,6 @@ the goal and truncated otherwise, whatever the log's own flags are.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,8 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from minari.data_collector.episode_buffer import EpisodeBuffer
-from minari.dataset.minari_storage import MinariStorage
 
+from because_rl.datasets.minari_files import write_dataset_files
 from because_rl.datasets.user_log import Episode, Log
 from because_rl.datasets.validate import CHECKSUMS, Checker, compute_checksums
 from because_rl.errors import BecauseError
@@ -65,17 +63,9 @@ def write_dataset(log: Log, folder: Path) -> None:
     checker = _make_checker(log, log.factors)
     episodes = [_as_minari(episode, log.factors) for episode in log.episodes]
     with new_folder(folder) as new:
-        storage = MinariStorage.new(
-            new / "data", observation_space=checker.observation_space, action_space=checker.action_space
-        )
-        storage.update_episodes(EpisodeBuffer(id=n, **episode) for n, episode in enumerate(episodes))
-        storage.update_metadata(
-            {
-                "dataset_id": log.name,
-                "minari_version": importlib.metadata.version("minari"),
-                "because": {"factors": log.factors.to_dict()},
-            }
-        )
+        both = checker.observation_space, checker.action_space
+        metadata = {"dataset_id": log.name, "because": {"factors": log.factors.to_dict()}}
+        write_dataset_files(new, *both, episodes, metadata)
         write_json(new / CHECKSUMS, compute_checksums(new, episodes))
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-from minari.dataset.minari_storage import MinariStorage
 
+from because_rl.datasets.minari_files import read_episodes, read_metadata
 from because_rl.datasets.paths import VERSION, dataset_path
 from because_rl.datasets.validate import CHECKSUMS, compute_checksums
-from because_rl.errors import BecauseError
+from because_rl.errors import BecauseError, check_name
 from because_rl.factors import FactorSpec
+from because_rl.hdf5 import Content, read_hdf5
 from because_rl.io import arrays_sha256, read_json
 
 ALIASES = {
@@ -120,19 +120,13 @@ def _find_folder(data: str | Path, root: str | Path | None) -> Path:
 
 
 def _read_minari(folder: Path) -> Log:
-    try:
-        metadata = read_json(folder / "data" / "metadata.json")
-        storage = MinariStorage.read(folder / "data")
-        raw = list(storage.get_episodes(range(metadata["total_episodes"])))
-        _verify_checksums(folder, raw)
-        factors = metadata.get("because", {}).get("factors")
-        episodes = [_read_episode(f"{folder.name}, episode {n}", episode) for n, episode in enumerate(raw)]
-        _check_same_arrays(folder.name, episodes)
-        return Log(folder.name, episodes, {}, factors and FactorSpec.from_dict(factors))
-    except BecauseError:
-        raise
-    except Exception as error:  # Minari reports damage by AssertionError, KeyError and the errors of its readers
-        raise _unreadable(folder, error) from error
+    metadata = read_metadata(folder, folder.name)
+    raw = read_episodes(folder, metadata, folder.name)
+    _verify_checksums(folder, raw)
+    factors = metadata.get("because", {}).get("factors")
+    episodes = [_read_episode(f"{folder.name}, episode {n}", episode) for n, episode in enumerate(raw)]
+    _check_same_arrays(folder.name, episodes)
+    return Log(folder.name, episodes, {}, factors and FactorSpec.from_dict(factors))
 
 
 def _verify_checksums(folder: Path, episodes: Sequence[Mapping[str, Any]]) -> None:
@@ -145,24 +139,20 @@ def _verify_checksums(folder: Path, episodes: Sequence[Mapping[str, Any]]) -> No
 
 
 def _read_file(path: Path) -> Log:
-    try:
-        with h5py.File(path, "r") as file:
-            if groups := _episode_groups(path.name, file):
-                episodes = [_read_episode(f"{path.name}, {group}", _read_tree(file[group])) for group in groups]
-                _check_same_arrays(path.name, episodes)
-                return Log(path.stem, episodes, {})
-            arrays, names = _known_arrays(path.name, _read_tree(file)), _column_names(file)
-    except BecauseError:
-        raise
-    except Exception as error:  # on a damaged file HDF5 raises many kinds of errors, MemoryError among them
-        raise _unreadable(path, error) from error
-    return Log(path.stem, _split_episodes(path.name, arrays), names)
+    content = read_hdf5(path, [alias for aliases in ALIASES.values() for alias in aliases])
+    if groups := _episode_groups(path.name, content):
+        episodes = [_read_episode(f"{path.name}, {group}", content.tree(group)) for group in groups]
+        _check_same_arrays(path.name, episodes)
+        return Log(path.stem, episodes, {})
+    return Log(
+        path.stem, _split_episodes(path.name, _known_arrays(path.name, content.tree(""))), _column_names(content)
+    )
 
 
-def _episode_groups(where: str, file: Any) -> list[str]:
+def _episode_groups(where: str, content: Content) -> list[str]:
     """Names of the groups episode_0, episode_1, ..., in the order of their numbers; none in a file of flat arrays."""
-    named = [name for name in file if name.startswith("episode_") and name not in ALIASES["episodes"]]
-    groups = [name for name in named if isinstance(file.get(name), h5py.Group)]
+    named = [name for name in content.members[""] if name.startswith("episode_") and name not in ALIASES["episodes"]]
+    groups = [name for name in named if name in content.members]
     if groups and (other := set(named) - set(groups)):
         raise BecauseError(f"{where}: {min(other)!r} is not a group.", need="one group per episode.", fix=FIX)
     return sorted(groups, key=_episode_number)
@@ -173,18 +163,16 @@ def _episode_number(name: str) -> tuple[int, str]:
     return (int(digits) if digits.isdigit() else -1, name)
 
 
-def _read_tree(group: Any) -> dict[str, Any]:
-    """An HDF5 group as nested dicts of arrays."""
-    return {name: _read_tree(part) if isinstance(part, h5py.Group) else part[()] for name, part in group.items()}
-
-
-def _column_names(file: Any) -> dict[str, tuple[str, ...]]:
+def _column_names(content: Content) -> dict[str, tuple[str, ...]]:
     """The attribute ``names`` of observations, actions and goals, where they have one."""
-    names = {}
-    for name in ("observations", "actions", "goals"):
-        for alias in ALIASES[name]:
-            if alias in file and "names" in file[alias].attrs:
-                names[name] = tuple(x.decode() if isinstance(x, bytes) else str(x) for x in file[alias].attrs["names"])
+    names = {
+        name: content.names[alias]
+        for name in ("observations", "actions", "goals")
+        for alias in ALIASES[name]
+        if alias in content.names
+    }
+    for column in (column for columns in names.values() for column in columns if column):
+        check_name(column, "The name of a column", FIX)
     return names
 
 
@@ -343,8 +331,3 @@ def _check_same_arrays(where: str, episodes: list[Episode]) -> None:
                     need="the same in all episodes.",
                     fix=FIX,
                 )
-
-
-def _unreadable(path: Path, error: Exception) -> BecauseError:
-    why = (str(error) or type(error).__name__).splitlines()[0]
-    return BecauseError(f"{path} cannot be read ({why}).", need="an HDF5 file or a Minari dataset.", fix=FIX)

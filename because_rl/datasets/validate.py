@@ -15,7 +15,8 @@ from gymnasium import spaces
 
 from because_rl.errors import BecauseError
 from because_rl.factors import Factor, FactorSpec
-from because_rl.io import arrays_sha256, file_sha256, read_json
+from because_rl.io import arrays_sha256, file_sha256
+from because_rl.records import read_record
 
 CHECKSUMS = "checksums.json"
 
@@ -57,9 +58,7 @@ class Checker:
         self.checksums: dict[str, Any] | None = None
         if folder is None or not (folder / CHECKSUMS).exists():
             return
-        self.checksums = read_json(folder / CHECKSUMS)
-        if not isinstance(self.checksums, dict) or not isinstance(self.checksums.get("episodes"), list):
-            raise self.error(f"{CHECKSUMS} holds no checksums", "the file as it was written")
+        self.checksums = read_record(folder / CHECKSUMS, "file of checksums")
         if self.checksums.get("metadata") != file_sha256(folder / "data" / "metadata.json"):
             raise self.error("metadata.json does not match its checksum", "the file as it was collected")
 

@@ -19,7 +19,7 @@ from because_rl.datasets.recipe import Recipe
 from because_rl.envs.batch import Observation, SimulatorBatch
 from because_rl.envs.tasks import WORLDS, world_class
 from because_rl.errors import BecauseError
-from because_rl.io import write_bytes
+from because_rl.io import read_bytes, remove_leftovers, write_bytes
 
 FRAMES = 16
 """Maximum number of frames in a film."""
@@ -56,6 +56,7 @@ class Scenes:
 
     def __init__(self, folder: Path, seconds: float = float("inf")):
         self.folder, self.deadline = Path(folder), time.monotonic() + seconds
+        remove_leftovers(self.folder)
         self.left_out = 0
         self.problem = ""
         """the error, where a simulator or OpenGL is not installed"""
@@ -89,7 +90,7 @@ class Scenes:
         name = f"film-{world}-{split}-{policy}-x{spurious}-{scene}"
         for reached in (True, False):
             for file in self.folder.glob(f"{name}-{'reached' if reached else 'missed'}-*.webp"):
-                return Picture(file.read_bytes(), int(file.stem.rpartition("-")[2]), reached)
+                return Picture(read_bytes(file), int(file.stem.rpartition("-")[2]), reached)
         batch = self._batch(world, split, spurious, SLOW_FILM if WORLDS[world].slow else 0.0)
         if batch is None:
             return None
@@ -109,7 +110,7 @@ class Scenes:
         """A scene before the first action; None if it cannot be drawn now."""
         file = self.folder / f"start-{world}-{split}-x{spurious}-{scene}.webp"
         if file.exists():
-            return Picture(file.read_bytes())
+            return Picture(read_bytes(file))
         batch = self._batch(world, split, spurious)
         if batch is None:
             return None

@@ -24,7 +24,7 @@ from because_rl.experiments.grid.compare import TABLE
 from because_rl.experiments.grid.results import comparisons, read_grid_results
 from because_rl.experiments.paper.energy_maps import MEASURE, mean_maps
 from because_rl.experiments.paper.numbers import paper_success
-from because_rl.io import read_json
+from because_rl.records import read_record
 from because_rl.report.grid_data import Curves, Failure, Film, Grid, Maps, Rate, Result
 from because_rl.report.grid_page import write_grid_page
 from because_rl.runs.folder import METRICS, RUN, read_metrics
@@ -104,14 +104,14 @@ def _oracle(file: Path, missing: Missing) -> dict[tuple[str, str], Rate]:
         return {}
     return {
         (row["world"], row["split"]): Rate(row["success"], row["low95"], row["high95"])
-        for row in read_json(file)["rows"]
+        for row in read_record(file, "oracle table")["rows"]
     }
 
 
 def _behaviour(folder: Path, missing: Missing) -> dict[str, Rate]:
     for file in (folder / "datasets.json", folder / "worlds" / "datasets.json"):
         if file.exists():
-            rows = [row for row in read_json(file)["rows"] if row.get("success_ci95")]
+            rows = [row for row in read_record(file, "table of datasets")["rows"] if row.get("success_ci95")]
             return {current_id(row["dataset"]): Rate(row["success_rate"], *row["success_ci95"]) for row in rows}
     missing.append(
         ("success of the policies that logged the data", f"because datasets -o {_name(folder)}/datasets.json")
@@ -134,8 +134,8 @@ def _paper(results: Sequence[Result]) -> dict[tuple[str, str], Rate]:
 def _graphs(folder: Path, grid: Grid, missing: Missing) -> list[dict[str, Any]]:
     graphs = {}
     for file in sorted([*(folder / "graphs").glob("*.json"), *(folder / "graphs").glob("*/graph.json")]):
-        graph = read_json(file)
-        if isinstance(graph, dict) and {"dataset", "inputs", "targets", "edges"} <= set(graph):
+        graph = read_record(file, "graph")
+        if "dataset" in graph:
             dataset = current_id(graph["dataset"])
             graphs[dataset] = graph | {"dataset": dataset}
     for dataset in grid.datasets:
@@ -150,7 +150,7 @@ def _curves(folder: Path, missing: Missing) -> list[Curves]:
     """The learning curves of the kept runs."""
     curves = []
     for file in sorted((folder / "runs").glob(f"*/{METRICS}")):
-        run = read_json(file.parent / RUN)
+        run = read_record(file.parent / RUN, "head of a run")
         curves.append(Curves.from_metrics(run["method"], current_id(run["dataset"]), read_metrics(file.parent)))
     if not curves:
         name = _name(folder)
@@ -159,7 +159,7 @@ def _curves(folder: Path, missing: Missing) -> list[Curves]:
 
 
 def _maps(folder: Path, missing: Missing) -> list[Maps]:
-    maps = mean_maps(read_json(file) for file in sorted((folder / "cells").glob(f"*-{MEASURE}-*.json")))
+    maps = mean_maps(read_record(file, "cell") for file in sorted((folder / "cells").glob(f"*-{MEASURE}-*.json")))
     if not maps:
         missing.append(("energy maps", f"because paper fig-energy --results {_name(folder)}"))
     return maps

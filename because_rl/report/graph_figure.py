@@ -13,6 +13,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
+from matplotlib.text import Text
 
 from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
@@ -128,6 +129,9 @@ def save(figure: Figure, path: Path) -> None:
 def render(figure: Figure, path: Path) -> bytes:
     """The bytes that `save` writes to `path`."""
     buffer = io.BytesIO()
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and "$" in text.get_text():  # a name, and no formula
+            text.set_parse_math(False)
     with rc_context({"svg.hashsalt": "because-rl", "svg.fonttype": "none"}):
         if path.suffix == ".svg":
             FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})

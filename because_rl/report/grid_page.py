@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from because_rl.io import write_text
+from because_rl.io import remove_leftovers, write_text
 from because_rl.report.charts import legend, line, mark, plot
 from because_rl.report.grid_data import Grid, Result
 from because_rl.report.heat_table import SPLIT_WORDS, choices, explain, heat_table, mean_of
@@ -52,6 +52,7 @@ def write_grid_page(folder: Path, grid: Grid) -> Path:
         main,
         scripts=("page.js",),
     )
+    remove_leftovers(folder)
     write_text(folder / "index.html", page)
     return folder / "index.html"
 

@@ -78,7 +78,7 @@ def percent(share: float) -> str:
 
 def asset(name: str) -> Html:
     """The text of a style sheet or script in this folder."""
-    return Html((files(__package__) / name).read_text())
+    return Html((files(__package__) / name).read_text("utf-8"))
 
 
 def document(title: str, *body: Any, scripts: Sequence[str] = ()) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from because_rl.io import write_text
+from because_rl.io import remove_leftovers, write_text
 from because_rl.report.charts import legend, line, mark, plot, scene_strip
 from because_rl.report.graph_svg import explore
 from because_rl.report.grid_data import Grid, Rate, Result
@@ -60,6 +60,7 @@ def write_run_page(folder: Path, run: RunReport) -> Path:
         tag("main", *views.values(), id="main"),
         scripts=("page.js",),
     )
+    remove_leftovers(folder)
     write_text(folder / "index.html", page)
     return folder / "index.html"
 

@@ -11,7 +11,7 @@ from because_rl.datasets.paths import home_folder
 from because_rl.discovery.discover import discover
 from because_rl.discovery.export import to_dot, to_graphml, to_node_link
 from because_rl.graph import Graph, score
-from because_rl.io import remove_folder, write_json, write_text
+from because_rl.io import remove_folder, remove_leftovers, write_json, write_text
 from because_rl.provenance import provenance
 from because_rl.report.graph_figure import draw_mask, draw_p_values, save
 
@@ -44,6 +44,7 @@ def discover_dataset(
     data = load(dataset, root, factors)
     name = data.name
     folder = folder or home_folder(root) / "graphs" / name
+    remove_leftovers(folder)
     mask = discover(data, progress=report, keep=folder / UNFINISHED, **settings)
     true_graph = data.metadata.get("because", {}).get("true_graph")
     truth = None if true_graph is None else Graph.from_dict(true_graph)
@@ -51,15 +52,16 @@ def discover_dataset(
     if truth is not None:
         result["score"] = score(mask.graph, truth).to_dict()
         result["score_without_rare"] = score(mask.graph, truth, count_rare=False).to_dict()
-    write_json(
-        folder / "graph.json",
-        {k: v for k, v in result.items() if k != "folder"} | {"provenance": provenance(**mask.settings)},
-    )
-    remove_folder(folder / UNFINISHED)
     write_text(folder / "graph.dot", to_dot(mask))
     write_text(folder / "graph.graphml", to_graphml(mask))
     write_text(folder / "graph.node-link.json", to_node_link(mask))
     for suffix in ("svg", "png"):
         save(draw_mask(mask, truth, name), folder / f"graph.{suffix}")
         save(draw_p_values(mask, name), folder / f"p-values.{suffix}")
+    # Last, since it says that all is there.
+    write_json(
+        folder / "graph.json",
+        {k: v for k, v in result.items() if k != "folder"} | {"provenance": provenance(**mask.settings)},
+    )
+    remove_folder(folder / UNFINISHED)
     return result

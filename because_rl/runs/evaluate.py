@@ -17,7 +17,7 @@ from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.evaluation.policy_films import keep_episodes
 from because_rl.evaluation.rollout import evaluate, outcome_strings, summarise
-from because_rl.io import write_json
+from because_rl.io import remove_leftovers, write_json
 from because_rl.provenance import provenance
 from because_rl.runs.folder import read_run
 from because_rl.runs.processes import Tick, cores, run_in_processes, worth_processes
@@ -54,6 +54,7 @@ def evaluate_run(
         )
     if not splits or len(set(splits)) != len(splits) or set(splits) - {"I", "O"}:
         raise BecauseError(f"Got split {splits!r}.", need="I, O or both: IO.", fix="pass --split IO.")
+    remove_leftovers(Path(folder))
     begin, steps = time.monotonic(), 0
     total = record["rounds"] * len(splits) * world_class(record["world"]).horizon
 

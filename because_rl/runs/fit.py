@@ -30,10 +30,11 @@ from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
 from because_rl.evaluation.held_out import held_out_accuracy, imagined_steps
 from because_rl.factors import FactorSpec
-from because_rl.io import exclusive, read_json, write_json
+from because_rl.io import exclusive, remove_folder, remove_leftovers, write_json
 from because_rl.planning.agent import PlannerAgent
 from because_rl.provenance import provenance
-from because_rl.runs.discover import discover_dataset
+from because_rl.records import read_record
+from because_rl.runs.discover import UNFINISHED, discover_dataset
 from because_rl.runs.fit_page import write_fit_page
 from because_rl.runs.folder import read_sufficiency
 from because_rl.runs.train import load_agent, train
@@ -97,10 +98,13 @@ def fit(
         "chunk": chunk,
     }
     with exclusive(folder.parent / f".{folder.name}.lock", f"fitting in {folder}"):
+        remove_leftovers(folder)
         _check_folder(folder, json.loads(json.dumps(asked)), resume)
+        if not (folder / FIT).exists():
+            write_json(folder / FIT, {"asked": asked})  # first: what follows can be resumed
         if not (dataset_path(DATASET, folder) / "data" / "metadata.json").exists():
+            remove_leftovers(dataset_path(DATASET, folder).parent)
             write_dataset(log, dataset_path(DATASET, folder))
-        write_json(folder / FIT, {"asked": asked})
         dataset = load(DATASET, folder, _spec_for_training(spec))
         mask = None if method.config.mask == "full" else _discover(folder, method, report)
         trained = train(
@@ -157,6 +161,12 @@ def _check_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
             raise BecauseError(f"{folder} is not empty.", need="a new folder.", fix="choose another with -o FOLDER.")
         return
     record = _read_fit(folder)
+    kept = (folder / "graph" / "graph.json").exists() or any((folder / "run").glob("*.npz"))
+    if not kept and record["asked"] != asked:  # another fit that has come to nothing yet, perhaps by its settings
+        for part in ("datasets", "graph", "run"):
+            remove_folder(folder / part)
+        (folder / FIT).unlink()
+        return
     if other := [name for name in asked if record["asked"].get(name) != asked[name]]:
         raise BecauseError(
             f"{folder} holds another fit, which differs in {', '.join(other)}.",
@@ -174,10 +184,7 @@ def _check_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
 def _read_fit(folder: Path) -> dict[str, Any]:
     if not (folder / FIT).is_file():
         raise BecauseError(f"There is no fit in {folder}.", need=f"a folder with {FIT}.", fix="run 'because fit'.")
-    record = read_json(folder / FIT)
-    if not isinstance(record, dict) or not isinstance(record.get("asked"), dict):
-        raise BecauseError(f"{folder / FIT} does not describe a fit.", need="the file as written.", fix="fit again.")
-    return record
+    return read_record(folder / FIT, "fit")
 
 
 def _spec_for_training(spec: FactorSpec) -> FactorSpec:
@@ -196,7 +203,8 @@ def _discover(folder: Path, method: Because, report: Report) -> CausalMask:
     config = method.config
     written = folder / "graph" / "graph.json"
     if written.exists():
-        return CausalMask.from_dict(read_json(written))
+        remove_folder(written.parent / UNFINISHED)
+        return CausalMask.from_dict(read_record(written, "mask"))
     settings = {"test": config.test, "threshold": config.threshold, "batches": config.batches}
 
     def progress(done: int, total: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.discovery.mask import sufficiency_text
-from because_rl.io import read_json
+from because_rl.records import read_record
 from because_rl.report.grid_data import Curves, Grid
 from because_rl.report.run_page import RunReport, run_settings, write_run_page
 from because_rl.runs.folder import read_metrics, read_run
@@ -19,7 +19,7 @@ def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
     grid = Grid(
         folder.resolve().name,
         [],
-        graphs=[read_json(graph)] if graph.exists() else [],
+        graphs=[read_record(graph, "graph")] if graph.exists() else [],
         curves=[Curves.from_metrics(run["method"], result["data"], metrics)] if metrics else [],
     )
     page = RunReport(

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from because_rl.errors import BecauseError
-from because_rl.io import read_arrays, read_json, sha256, unpack_json, write_json, write_text
+from because_rl.io import read_arrays, read_json, read_json_lines, sha256, unpack_json, write_json, write_text
 from because_rl.provenance import provenance
+from because_rl.records import check_record
 from because_rl.training.run import HISTORY
 from because_rl.training.saved import AGENT, WEIGHTS
 
@@ -55,8 +56,10 @@ def open_run(folder: Path, description: Mapping[str, Any], resume: bool) -> dict
     Another run in the folder is refused, and the same one unless `resume` is set.
     """
     wanted: dict[str, Any] = json.loads(json.dumps(description))  # as it is read back: tuples become lists
-    if not (folder / RUN).exists():
-        if folder.is_dir() and any(folder.glob("*.npz")):
+    kept = folder.is_dir() and any(folder.glob("*.npz"))
+    if not (folder / RUN).exists() or not (kept or _same_run(read_run(folder), wanted)):
+        # A run of other settings that has come to nothing yet, perhaps because of them, is replaced.
+        if kept:
             raise BecauseError(
                 f"{folder} holds stages of an unknown run.",
                 need="an empty folder.",
@@ -95,10 +98,9 @@ def read_run(folder: Path) -> dict[str, Any]:
             need=f"format {FORMAT}.",
             fix="train again into a new folder.",
         )
-    files = [] if record["finished"] is None else record["finished"]
-    seconds = record.setdefault("seconds", 0.0)  # older runs do not have it
-    wrong = not isinstance(files, list) or not all(isinstance(file, str) for file in files)
-    if record["sha256"] != _sha256(record) or wrong or not isinstance(seconds, int | float):
+    check_record(record, "run", str(path))
+    record.setdefault("seconds", 0.0)  # older runs do not have it
+    if record["sha256"] != _sha256(record):
         raise BecauseError(
             f"{path} is not what was written.", need="the file as it was.", fix="restore it, or train again."
         )
@@ -126,6 +128,10 @@ def finished_run(folder: Path) -> dict[str, Any]:
 def _sha256(record: Mapping[str, Any]) -> str:
     """Guards the description: changed settings would continue training from these weights, or read them wrongly."""
     return sha256(json.dumps({name: record[name] for name in DESCRIPTION}, sort_keys=True).encode())
+
+
+def _same_run(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return record["finished"] is not None or all(record[key] == wanted[key] for key in IDENTITY)
 
 
 def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
@@ -179,7 +185,8 @@ def write_metrics(folder: Path, history: Mapping[str, Mapping[str, np.ndarray]])
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines that `write_metrics` wrote; none if there is no such file."""
     path = Path(folder) / METRICS
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = read_json_lines(path) if path.exists() else []
+    return [check_record(line, "line of metrics", f"A line of {path}") for line in lines]
 
 
 def read_history(file: Path) -> dict[str, np.ndarray]:

@@ -16,8 +16,9 @@ from because_rl.evaluation.held_out import Imagined, held_out_accuracy, imagined
 from because_rl.evaluation.policy_films import PolicyFilm, policy_films
 from because_rl.evaluation.scenes import Scenes
 from because_rl.graph import Graph, score
-from because_rl.io import read_arrays, read_json, unpack_json
+from because_rl.io import read_arrays, unpack_json
 from because_rl.planning.agent import PlannerAgent
+from because_rl.records import check_record, read_record
 from because_rl.report.grid_data import Curves, Film, Grid, Maps, Rate, Result
 from because_rl.report.run_page import RunReport, run_settings, write_run_page
 from because_rl.report.task_page import dataset_name
@@ -60,7 +61,9 @@ def report_run(
     report(0, len(PARTS))
     run, missing = read_run(folder), Missing()
     data = load_run_data(folder, root)
-    evaluations = [read_json(file) for split in SPLITS if (file := folder / f"evaluation-{split}.json").exists()]
+    evaluations = [
+        read_record(file, "evaluation") for split in SPLITS if (file := folder / f"evaluation-{split}.json").exists()
+    ]
     report(1, len(PARTS))
 
     agent = load_agent(folder) if run["finished"] else None
@@ -149,7 +152,7 @@ def _oracle(file: Path | None, world: str | None, missing: Missing) -> dict[tupl
             command = f"because oracle --world {world} -o oracle.json, then because report --oracle oracle.json"
             missing.append(("the oracle planner, a ceiling for all methods", command))
         return {}
-    rows = [row for row in read_json(file)["rows"] if row["world"] == world]
+    rows = [row for row in read_record(file, "oracle table")["rows"] if row["world"] == world]
     return {(row["world"], row["split"]): Rate(row["success"], row["low95"], row["high95"]) for row in rows}
 
 
@@ -200,7 +203,7 @@ def _read_graph(folder: Path, run: Mapping[str, Any], data: Transitions) -> dict
         return None
     arrays, factors = read_arrays(folder / "mask.npz"), data.factors
     if "evidence" in arrays:
-        graph = unpack_json(arrays["evidence"])
+        graph = check_record(unpack_json(arrays["evidence"]), "mask", f"The mask in {folder}")
         estimate = CausalMask.from_dict(graph).graph
     else:
         edges: list[dict[str, Any]] = [

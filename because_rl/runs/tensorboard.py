@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from because_rl.io import append_bytes
+from because_rl.io import append_bytes, read_bytes
 
 FOLDER, FILE = "tensorboard", "events.out.tfevents.0.because"
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -42,7 +42,7 @@ class EventFiles:
 
 class _EventFile:
     def __init__(self, path: Path):
-        data = path.read_bytes() if path.exists() else b""
+        data = read_bytes(path) if path.exists() else b""
         self.path, self.size = path, 0
         """the bytes of whole records"""
         self.written: set[tuple[str, int]] = set()

@@ -120,7 +120,8 @@ def train(
             report(stage, done, total, metrics)
 
         run, events = Run(description["seeds"], folder, after_chunk, chunk, shared, rounds), EventFiles(folder, seeds)
-        remove_leftovers(folder)
+        for place in (folder, *filter(None, [shared])):
+            remove_leftovers(place)
         for run.round in range(1, rounds + 1):
             last = run.round == rounds
             if last or not agent_folder(folder, run.round, rounds).exists():

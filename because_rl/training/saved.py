@@ -17,8 +17,9 @@ import numpy as np
 import safetensors.numpy
 
 from because_rl.errors import BecauseError
-from because_rl.io import new_folder, read_json, sha256, write_bytes, write_json
+from because_rl.io import new_folder, read_bytes, read_json, sha256, write_bytes, write_json
 from because_rl.provenance import provenance
+from because_rl.records import check_record
 
 FORMAT = 2
 AGENT, WEIGHTS = "agent.json", "weights.safetensors"
@@ -51,14 +52,25 @@ def read_agent(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise BecauseError(
             f"{folder / AGENT} has format {got!r}.", need=f"format {FORMAT}.", fix="fit and save the agent again."
         )
-    if {*FIELDS, "sha256", "weights_sha256"} - set(record) or record["sha256"] != _sha256(record):
+    check_record(record, "agent", str(folder / AGENT))
+    if set(FIELDS) - set(record) or record["sha256"] != _sha256(record):
         raise _damaged(folder / AGENT)
     if not (folder / WEIGHTS).is_file():
         raise _damaged(folder / WEIGHTS)
-    weights = (folder / WEIGHTS).read_bytes()
+    weights = read_bytes(folder / WEIGHTS)
     if sha256(weights) != record["weights_sha256"]:
         raise _damaged(folder / WEIGHTS)
-    return record, safetensors.numpy.load(weights)
+    try:
+        arrays = safetensors.numpy.load(weights)
+    except Exception as error:  # not a file of arrays, though its checksum is right
+        raise _damaged(folder / WEIGHTS) from error
+    if infinite := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+        raise BecauseError(
+            f"{folder / WEIGHTS}: {min(infinite)} has numbers that are not finite.",
+            need="a trained agent.",
+            fix="restore the file, or train again.",
+        )
+    return record, arrays
 
 
 def _sha256(record: Mapping[str, Any]) -> str:

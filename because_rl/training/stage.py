@@ -9,6 +9,8 @@ is a `partial` are arguments. So one compiled program, kept in a compilation cac
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -84,6 +86,25 @@ def _keys(stage: Stage, seeds: Sequence[int], use: str) -> jax.Array:
     return jnp.stack([jax.random.key(child_seed(seed, stage.name, use) % 2**31) for seed in seeds])
 
 
+COPIES = 4
+"""of the parameters while they are trained: themselves, their gradient and the two moments of AdamW"""
+
+
+def _check_memory(stage: Stage, data: Batch, fixed: Any, seeds: int) -> None:
+    """Refuse a model or a batch that cannot fit in memory: allocating it might end the process."""
+    shapes = eqx.filter_eval_shape(stage.init, jax.random.key(0), jax.tree.map(lambda a: a[0], fixed))
+    leaves = [leaf for leaf in jax.tree.leaves(shapes) if isinstance(leaf, jax.ShapeDtypeStruct)]
+    model = COPIES * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    batch = stage.batch * sum(math.prod(a.shape[1:]) * a.dtype.itemsize for a in data.values())
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if seeds * (model + batch) > memory:
+        raise BecauseError(
+            f"Training '{stage.name}' takes at least {seeds * (model + batch) / 1e9:,.0f} GB of memory.",
+            need=f"at most the {memory / 1e9:,.0f} GB of this machine.",
+            fix="train fewer seeds, or smaller layers and batches.",
+        )
+
+
 def skeleton(stage: Stage, fixed: Any) -> Any:
     """The model's structure without its arrays: combine it with parameters to get the model."""
     one = jax.tree.map(lambda a: a[0], fixed)
@@ -106,6 +127,7 @@ def fit(
 ) -> Progress:
     """Train until step `until` (None: to the end); `report` is called after every chunk with (seeds,) metrics."""
     _check_data(stage, data)
+    _check_memory(stage, data, fixed, len(seeds))
     progress = start(stage, fixed, seeds) if progress is None else progress
     given, loss = hoist(stage.loss)
     advance = _advance(replace(stage, loss=loss), skeleton(stage, fixed), sequential_ops() if len(seeds) > 1 else {})

@@ -30,7 +30,7 @@ from typing import Any
 from because_rl.errors import BecauseError
 from because_rl.provenance import provenance
 from because_rl.rng import stream
-from benchmarks.fuzz import configs, data
+from benchmarks.fuzz import configs, data, records
 from benchmarks.fuzz.mutations import Rng
 
 FAULTS = ("traceback", "wrong", "hang", "crash")
@@ -64,6 +64,9 @@ TARGETS = {
     "log": Target(data.log_case, 0.12, data.prepare_data),
     "dataset": Target(data.dataset_case, 0.10, data.prepare_data),
     "arrays": Target(data.arrays_case, 0.15, data.prepare_arrays),
+    "records": Target(records.record_case, 0.20),
+    "structures": Target(records.structure_case, 0.05, patience=10.0),
+    "names": Target(records.name_case, 0.10),
     "run": Target(data.run_case, 0.01, data.prepare_run, patience=60.0),
 }
 

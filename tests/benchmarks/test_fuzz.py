@@ -37,14 +37,19 @@ def check_target(target, inputs, base, work):
 
 
 @pytest.mark.parametrize(
-    ("target", "inputs"), [("grid", 30), ("settings", 120), ("factors", 50), ("arrays", 80), ("dataset", 30)]
+    ("target", "inputs"),
+    [("grid", 30), ("settings", 120), ("factors", 50), ("arrays", 80), ("dataset", 30)]
+    + [("records", 60), ("structures", 12), ("names", 40)],
 )
 def test_damaged_inputs_are_refused_or_valid(base, tmp_path, target, inputs):
     check_target(target, inputs, base, tmp_path / "work")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("target", "inputs"), [("grid", 300), ("settings", 600), ("factors", 500), ("dataset", 300)])
+@pytest.mark.parametrize(
+    ("target", "inputs"),
+    [("grid", 300), ("settings", 600), ("factors", 500), ("dataset", 300), ("records", 2000), ("names", 2000)],
+)
 def test_many_damaged_inputs_are_refused_or_valid(base, tmp_path, target, inputs):
     check_target(target, inputs, base, tmp_path / "work")
 
@@ -160,7 +165,7 @@ def flag(value):
 
 
 def loop(file):
-    file.create_group("deeper")["again"] = file["/"]
+    file.create_group("goals")["observations"] = file["/"]
 
 
 def huge(file):

@@ -147,6 +147,17 @@ def forget_factors(folder):
     edit_json(metadata(folder), lambda m: m.pop("because"))
 
 
+def name_environment(folder):
+    """Minari would make this environment to learn its spaces, which here would write a file."""
+    spec = {"id": "x-v0", "entry_point": "pathlib:Path.touch", "kwargs": {"self": str(folder / "code-ran")}}
+
+    def change(content):
+        del content["observation_space"]
+        content["env_spec"] = json.dumps(spec)
+
+    edit_json(metadata(folder), change)
+
+
 BROKEN_FILES = {
     "truncated file": (truncate, r"cannot be (opened|read)"),
     "not an HDF5 file": (lambda f: (f / "data/main_data.hdf5").write_text("hello"), r"cannot be (opened|read)"),
@@ -158,7 +169,11 @@ BROKEN_FILES = {
         lambda f: edit_json(metadata(f), lambda m: m.pop("total_steps")),
         r"lacks \['total_steps'\]",
     ),
-    "unknown format": (lambda f: edit_json(metadata(f), lambda m: m.update(data_format="csv")), r"cannot be opened"),
+    "unknown format": (
+        lambda f: (edit_json(metadata(f), lambda m: m.update(data_format="csv")), (f / "checksums.json").unlink()),
+        r"cannot be opened",
+    ),
+    "an environment instead of spaces": (name_environment, r"does not describe the spaces"),
     "no factor spec": (forget_factors, r"no factor spec"),
 }
 

@@ -11,7 +11,7 @@ import pytest
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid import runner
 from because_rl.experiments.grid.runner import StopSweep, cell_file, failures, sweep, unfinished_jobs
-from because_rl.io import exclusive
+from because_rl.io import STALE_SECONDS, exclusive
 from tests.experiments.small_sweep import SmallCompute, small_jobs
 
 
@@ -93,7 +93,7 @@ def test_only_old_temporary_files_are_removed(tmp_path):
     recent, old = (tmp_path / "cells" / f".{name}.json.tmp-1-00" for name in ("recent", "old"))
     for file in (recent, old):
         file.write_text("half")
-    os.utime(old, (0, time.time() - 2 * runner.STALE_SECONDS))
+    os.utime(old, (0, time.time() - 2 * STALE_SECONDS))
     assert sweep(small_jobs(1), SmallCompute(tmp_path / "x"), tmp_path, workers=0).done == 2
     assert (recent.exists(), old.exists()) == (True, False)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.datasets.paths import current_id
-from because_rl.experiments.grid.runner import Job, cell_file
-from because_rl.io import read_json
+from because_rl.experiments.grid.runner import Job, cell_file, read_cell
 
 NOT_COMPARED = ("label", "code", "source")
 """Fields of a cell that may differ between two versions of the source: a display name and hashes of the source."""
@@ -23,7 +22,7 @@ def find_cells(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> dic
     cells, by_word = {}, None
     for key, head in ((key, head) for job in jobs for key, head in job.cells.items()):
         if cell_file(folder, key).exists():
-            cells[key] = read_json(cell_file(folder, key)) | head | {"file": key}
+            cells[key] = read_cell(cell_file(folder, key)) | dict(head) | {"file": key}
         elif any_code:
             by_word = _cells_by_first_word(folder) if by_word is None else by_word
             matches = [cell for cell in by_word.get(key.split("-")[0], ()) if _same_settings(cell, head)]
@@ -49,7 +48,7 @@ def _cells_by_first_word(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """All cells of the folder, grouped by the first word of their keys."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for file in sorted((folder / "cells").glob("*.json")):
-        groups.setdefault(file.name.split("-")[0], []).append(_current(read_json(file)) | {"file": file.stem})
+        groups.setdefault(file.name.split("-")[0], []).append(_current(read_cell(file)) | {"file": file.stem})
     return groups
 
 

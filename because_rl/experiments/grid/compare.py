@@ -12,8 +12,9 @@ from because_rl.datasets.paths import short_name
 from because_rl.errors import BecauseError
 from because_rl.experiments.formatting import csv_text
 from because_rl.experiments.grid.cells import find_cells
-from because_rl.experiments.grid.runner import Job, cell_file
+from because_rl.experiments.grid.runner import Job, cell_file, read_cell
 from because_rl.io import read_json, write_json, write_text
+from because_rl.records import check_record, read_record
 from because_rl.statistics import (
     Alternative,
     holm,
@@ -42,7 +43,7 @@ def write_table(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> tu
     for _, cell in sorted(find_cells(jobs, folder, any_code).items()):
         groups.setdefault((cell["label"], cell["dataset"], cell["split"]), []).append((cell["file"], cell))
     rows = [_row(label, cells) for (label, _, _), cells in sorted(groups.items())]
-    before = read_json(folder / TABLE)["rows"] if (folder / TABLE).exists() else []
+    before = read_record(folder / TABLE, "table")["rows"] if (folder / TABLE).exists() else []
     path = folder / (SUBSET if _tasks(before) - _tasks(rows) else TABLE)
     write_json(path, {"rows": rows})
     write_text(path.with_suffix(".csv"), csv_text(rows, COLUMNS))
@@ -204,10 +205,11 @@ def _rows(path: Path) -> Iterable[dict[str, Any]]:
         for row in rows:
             if not isinstance(row, dict):
                 raise _unusable(file, "a row that is not an object")
+            check_record(row, "row of a table", f"A row of {file}")
             keys = row.get("cells")
             cells = [cell_file(file.parent, str(key)) for key in keys] if isinstance(keys, list) else []
             if cells and all(cell.exists() for cell in cells):
-                outcomes = [seed for cell in cells for seed in read_json(cell).get("outcomes", ())]
+                outcomes = [seed for cell in cells for seed in read_cell(cell).get("outcomes", ())]
                 row = {"outcomes": outcomes} | row
             yield row
 
@@ -222,8 +224,8 @@ def _task(row: Mapping[str, Any], path: Path) -> str:
 
 def _checked(row: Mapping[str, Any], name: str, path: Path) -> tuple[list[float], list[str] | None]:
     rates, outcomes = row.get("per_seed"), row.get("outcomes") or None
-    if not isinstance(rates, list) or not rates or not all(isinstance(rate, int | float) for rate in rates):
-        raise _unusable(path, f"{name} without numbers in 'per_seed'")
+    if not isinstance(rates, list) or not rates or not all(isinstance(r, int | float) and 0 <= r <= 1 for r in rates):
+        raise _unusable(path, f"{name} without rates from 0 to 1 in 'per_seed'")
     if outcomes is not None:
         valid = isinstance(outcomes, list) and all(
             isinstance(o, str) and o and not set(o) - {"0", "1"} for o in outcomes

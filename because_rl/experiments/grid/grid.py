@@ -24,8 +24,8 @@ import numpy as np
 
 from because_rl.datasets.paths import dataset_path, home_folder, short_name
 from because_rl.datasets.recipe import FORMAT, Recipe
-from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS, check_simulator
-from because_rl.errors import BecauseError
+from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS, check_simulator, world_class
+from because_rl.errors import BecauseError, check_name
 from because_rl.experiments.grid.runner import Job, StopSweep, claim, finished
 from because_rl.io import exclusive, read_yaml, sha256
 from because_rl.provenance import provenance
@@ -202,7 +202,7 @@ def imported_files(module: str) -> set[Path]:
         if file in files or not file.is_file():
             continue
         files.add(file)
-        modules += _imported_names(file.read_text())
+        modules += _imported_names(file.read_text("utf-8"))
     return files
 
 
@@ -229,6 +229,7 @@ def _methods(grid: Grid) -> Iterator[tuple[str, str, dict[str, Any]]]:
                 need="settings by name.",
                 fix="for example 'mopo: {members: 3}'.",
             )
+        check_name(label, "The name of a method")
         settings = dict(given or {})
         yield label, str(settings.pop("method", label)), settings
 
@@ -250,7 +251,6 @@ def _recipes(grid: Grid) -> list[Recipe]:
 
 
 def _splits(grid: Grid, world: str) -> list[str]:
-    from because_rl.envs.tasks import world_class
     from because_rl.evaluation.rollout import SUBCASES
 
     wanted = [*grid.splits, *(SUBCASES.get(world, ()) if grid.subcases else ())]

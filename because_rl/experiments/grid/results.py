@@ -10,8 +10,8 @@ from because_rl.datasets.paths import current_id
 from because_rl.envs.tasks import SPLITS
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.compare import TABLE, Runs, compare, task_name
-from because_rl.experiments.grid.runner import cell_file
-from because_rl.io import read_json
+from because_rl.experiments.grid.runner import cell_file, read_cell
+from because_rl.records import check_record, read_record
 from because_rl.report.grid_data import Grid, Rate, Result
 from because_rl.statistics import holm, mean, welch
 
@@ -22,7 +22,7 @@ def read_grid_results(folder: Path) -> tuple[list[Result], int]:
     The table says which cells belong together. Where it has no row for a method and task, the newest cells of each
     seed are taken: a sweep that is still running has no table yet.
     """
-    table_rows = read_json(folder / TABLE)["rows"] if (folder / TABLE).exists() else []
+    table_rows = read_record(folder / TABLE, "table")["rows"] if (folder / TABLE).exists() else []
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     used: set[str] = set()
     for row in table_rows:
@@ -51,7 +51,8 @@ def read_grid_results(folder: Path) -> tuple[list[Result], int]:
 
 
 def _cell(folder: Path, key: str) -> dict[str, Any]:
-    return {"key": key} | read_json(cell_file(folder, key))
+    cell = read_cell(cell_file(folder, key))
+    return {"key": key} | (cell if "measure" in cell else check_record(cell, "cell of a grid", f"The cell {key}"))
 
 
 def _result(method: str, task: str, cells: list[dict[str, Any]]) -> Result:

@@ -29,13 +29,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from because_rl.errors import BecauseError
-from because_rl.io import exclusive, read_json, write_json
+from because_rl.io import exclusive, remove_free_locks, remove_leftovers, sha256, write_json
 from because_rl.provenance import provenance
+from because_rl.records import CHECKSUM, read_record, record_sha256, verify_checksum
 
 POLL_SECONDS = 0.5
 """Time between two checks of jobs that other processes hold."""
-STALE_SECONDS = 3600.0
-"""Age at which a half-written file must be a dead process's: far more than a write takes or clocks differ by."""
 MAX_DEATHS = 3
 """Number of workers that may die in one job before the job counts as failed."""
 DEVICE_FAILURE = 75
@@ -109,7 +108,9 @@ def sweep(
             report(status(jobs, folder, running))
             last_report = time.monotonic()
 
-    _remove_stale_files(folder)
+    for part in (folder, folder / "cells", folder / "failed"):
+        remove_leftovers(part)
+    remove_free_locks(folder / ".claims")
     if retry_failed:
         for job in jobs:
             failed_file(folder, job).unlink(missing_ok=True)
@@ -183,7 +184,15 @@ def computed_cells(compute: Compute, job: Job, missing: Sequence[str]) -> Iterat
 
 
 def write_cell(folder: Path, job: Job, key: str, result: Mapping[str, Any]) -> None:
-    write_json(cell_file(folder, key), {**result, **job.cells[key]})
+    cell = {**result, **job.cells[key]}
+    write_json(cell_file(folder, key), cell | {CHECKSUM: record_sha256(cell, sha256)})
+
+
+def read_cell(file: Path) -> dict[str, Any]:
+    """The content of a cell, checked; without its checksum, which cells of older versions do not have."""
+    cell = read_record(file, "cell")
+    verify_checksum(cell, file, sha256)
+    return {name: value for name, value in cell.items() if name != CHECKSUM}
 
 
 def stops_sweep(error: BaseException | None) -> bool:
@@ -326,7 +335,11 @@ def write_failure(folder: Path, job: Job, reason: str, details: str = "") -> Non
 def failures(jobs: Sequence[Job], folder: Path) -> list[dict[str, Any]]:
     """The records (job, cells, reason, details, provenance) of the jobs that failed and are still unfinished."""
     done, failed = _keys(folder / "cells"), _keys(folder / "failed")
-    return [read_json(failed_file(folder, job)) for job in jobs if job.key in failed and not done >= set(job.cells)]
+    return [
+        read_record(failed_file(folder, job), "record of a failure")
+        for job in jobs
+        if job.key in failed and not done >= set(job.cells)
+    ]
 
 
 def unfinished_jobs(jobs: Sequence[Job], folder: Path) -> list[Job]:
@@ -347,11 +360,3 @@ def _keys(folder: Path) -> set[str]:
         return {name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json")}
     except FileNotFoundError:
         return set()
-
-
-def _remove_stale_files(folder: Path) -> None:
-    """Remove what killed processes left half written. Judged by age: process ids mean nothing on another machine."""
-    for leftover in [*folder.glob(".*.tmp-*"), *folder.glob("*/.*.tmp-*")]:
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
-                leftover.unlink()

@@ -6,7 +6,6 @@ A run is kept until every experiment has its cells of it, so no experiment train
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,9 +98,9 @@ def _six_digits(values: np.ndarray) -> list[list[float]]:
 
 def _curve(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
     """The learning curve of a stage: steps, and the metrics of each seed at them."""
-    from because_rl.runs.folder import METRICS
+    from because_rl.runs.folder import read_metrics
 
-    lines = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    lines = read_metrics(run)
     return {"curve": [line for line in lines if line["stage"] == cell["stage"]]}
 
 

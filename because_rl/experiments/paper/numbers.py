@@ -20,7 +20,7 @@ class Reported(NamedTuple):
 
 @cache
 def paper_numbers() -> dict[str, Any]:
-    return json.loads(files(__package__).joinpath(FILE).read_text())
+    return json.loads(files(__package__).joinpath(FILE).read_text("utf-8"))
 
 
 def paper_success(table: str, method: str, task: str) -> Reported | None:

@@ -9,7 +9,6 @@ Split O and the scenes of evaluations are not used, and no preset is changed: th
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,7 +120,7 @@ class Develop(Measure):
     def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         import jax
 
-        from because_rl.runs.folder import METRICS
+        from because_rl.runs.folder import read_metrics
         from because_rl.runs.train import load_agent, load_for_training
 
         training, run = self.training, self.training.run_folder(job)
@@ -135,7 +134,7 @@ class Develop(Measure):
             world = cell["recipe"]["world"]
             result = develop(agent, world, cell["scenes"], cell["spurious"], training.processes)
             result["held_out"] = held_out(agent, load_for_training(cell["dataset"], training.root))
-            lines = map(json.loads, (run / METRICS).read_text().splitlines())
+            lines = read_metrics(run)
             result["stages"] = {line["stage"]: line for line in lines}  # the last line of each
             seconds = {"training": round(trained - begin, 2), "evaluation": round(time.monotonic() - trained, 2)}
             yield key, result | {"seconds": seconds, "provenance": provenance(device=jax.devices()[0].device_kind)}
