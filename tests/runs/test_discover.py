@@ -57,7 +57,7 @@ def test_the_mask_of_a_run_is_reported_by_target_and_continues(data, tmp_path):
         estimate_mask(config, data, Run([0], tmp_path, lambda stage, done, total, metrics: stop_after_one(done, total)))
     kept = tmp_path / "unfinished-mask"
     assert list(kept.iterdir())
-    mask, possible = estimate_mask(config, data, Run([0], tmp_path, lambda *call: calls.append(call)))
+    mask, possible, *_ = estimate_mask(config, data, Run([0], tmp_path, lambda *call: calls.append(call)))
     assert calls == [("mask", done, 2, {}) for done in range(3)]
     assert not kept.exists()
     np.testing.assert_array_equal(mask, estimate_mask(config, data, Run([0])).mask)
