@@ -48,7 +48,7 @@ BROKEN = [
     ("graph", {"inputs": ["x"], "targets": ["x"], "edges": [EDGE | {"weight": "1"}]}, "weight"),
     ("line of metrics", {"stage": "world", "step": 5, "loss": 0.5}, "loss"),
     ("fit", {"asked": []}, "asked"),
-    ("run", {"method": "td3bc"}, "config"),
+    ("run", {"method": "td3bc"}, "Field required"),
     ("agent", None, "valid"),
 ]
 

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -212,8 +213,12 @@ def test_penalty_is_that_of_the_least_certain_feared_target():
     p = untrained(lambda key: method.untrained(summary, key)) | {"gates": gates, "possible": gates}
     state, action = jnp.asarray(data.state[0]), jnp.asarray(data.action[0])
 
+    @jax.jit
+    def predict(feared):
+        return method.predict(summary.layout, summary.stats, p | {"feared": feared}, state, action)[1]
+
     def penalty(feared):
-        return float(method.predict(summary.layout, summary.stats, p | {"feared": jnp.array(feared)}, state, action)[1])
+        return float(predict(jnp.array(feared, float)))
 
     each = [penalty(row) for row in np.eye(3)]
     assert len(set(each)) == 3

@@ -117,7 +117,7 @@ def test_screened_results_do_not_depend_on_threads_or_the_order_of_factors(monke
         np.testing.assert_array_equal(getattr(three, name), getattr(one, name)[np.ix_(i, j)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_screening_gives_the_same_with_the_compiled_engine(monkeypatch, screen_all):
     test, data = replace(QUICK, thorough=0), variables(chain(n=800, states=3, actions=1))
     plain = test(data)

@@ -42,7 +42,8 @@ def predict(layout, trained, data):
     return np.asarray(jax.jit(jax.vmap(row))(data["state"], data["action"]))
 
 
-@pytest.mark.parametrize("unit", [pytest.param("", marks=pytest.mark.long), "degrees"])
+@pytest.mark.long
+@pytest.mark.parametrize("unit", ["", "degrees"])
 def test_a_model_of_an_angle_predicts_across_the_wrap(unit):
     """The one-step error, along the shorter way round, is far below that of a model that takes it for a number."""
     scale = np.array([[180 / np.pi if unit else 1.0, 1.0]], np.float32)

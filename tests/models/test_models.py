@@ -302,7 +302,7 @@ def test_energy_is_lower_on_data_than_on_mixtures(trained, negatives):
     assert jnp.abs(energies(wrong)).max() <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_event_network_never_learns_from_some_episodes():
     data = line_world(200)
     stats = statistics(LAYOUT, *(np.asarray(data[k]) for k in ("state", "action", "next_state")))
