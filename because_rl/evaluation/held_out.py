@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from because_rl.models.energy import mix
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import correct
+from because_rl.models.mixing import mix
 from because_rl.models.objective import evaluate
 from because_rl.models.prepared_data import Statistics, statistics
 from because_rl.planning.agent import PlannerAgent

@@ -304,8 +304,8 @@ class BilinearModel(eqx.Module):
         return jax.vmap(lambda view: dense(self.layout, view, self.embed))(family_views)
 
     def log_odds_of_data(self, stats: Statistics, gates: Gates, x: Float[Array, " columns"]) -> list[Array]:
-        """For each of `Layout.events`, (members,): the log-odds that the row is from the data and not from a box around
-        them, by what the members may see of it."""
+        """For each of `Layout.events`, (members,): the log-odds that the row is from the data and not one of
+        `objective.unlogged_rows`, by what the members may see of it."""
         all_views = views(self.layout, stats, gates, x)
         events = zip(self.layout.events, self.support, strict=True)
         return [net(jax.lax.stop_gradient(self.features(all_views, n)))[:, 0] for n, net in events]

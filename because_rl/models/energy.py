@@ -25,7 +25,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.models.bilinear import BilinearModel, Gates, Whitening, dense_size, mu_width, views
 from because_rl.models.layout import Layout
-from because_rl.models.nets import SharedMLP, normal, uniform
+from because_rl.models.mixing import mix, shuffles
+from because_rl.models.nets import SharedMLP, normal
 from because_rl.models.objective import squared_norms
 from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch
@@ -136,7 +137,7 @@ def _negative_mu(
     keys = jax.random.split(key, len(happened))
     if weights.negatives == "counterfactual":
         return [
-            jnp.take_along_axis(part, _shuffles(k, *part.shape[:2])[:, :, None], axis=0)
+            jnp.take_along_axis(part, shuffles(k, *part.shape[:2])[:, :, None], axis=0)
             for part, k in zip(happened, keys, strict=True)
         ]
     mu = [normal(k, part.shape) for part, k in zip(happened, keys, strict=True)]
@@ -150,17 +151,3 @@ def _negative_mu(
             for m, g, k in zip(mu, slope, fresh, strict=True)
         ]
     return [jax.lax.stop_gradient(m) for m in mu]
-
-
-def _shuffles(key: PRNGKeyArray, rows: int, columns: int) -> Array:
-    """(rows, columns): each column a permutation of the rows."""
-    return jnp.argsort(uniform(key, (rows, columns)), axis=0)
-
-
-def mix(layout: Layout, x: Float[Array, "rows columns"], key: PRNGKeyArray, share_key: PRNGKeyArray) -> Array:
-    """Rows put together from different rows: each factor stays or is replaced, more or less often by the row."""
-    k1, k2 = jax.random.split(key)
-    share = 0.1 + 0.8 * uniform(share_key, (len(x), 1))
-    swap = uniform(k1, (len(x), len(layout.inputs))) < share
-    other = jnp.where(swap, _shuffles(k2, *swap.shape), jnp.arange(len(x))[:, None])
-    return jnp.take_along_axis(x, other[:, layout.factor_of_column], axis=0)

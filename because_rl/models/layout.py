@@ -141,9 +141,9 @@ class Layout:
 
     @cached_property
     def events(self) -> tuple[int, ...]:
-        """The families of binary factors without slots that the goal is about."""
+        """The families of binary factors that the goal is about."""
         pairs = zip(self.families, self.goal_bearing, strict=True)
-        return tuple(n for n, (f, bearing) in enumerate(pairs) if bearing and f.type == "binary" and not f.slots)
+        return tuple(n for n, (f, bearing) in enumerate(pairs) if bearing and f.type == "binary")
 
     def family_columns(self, family: Family) -> np.ndarray:
         """(members, width) columns of the state."""

@@ -8,10 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from because_rl.models.bilinear import BilinearModel, DenseHead, Gates, Whitening, whiten
+from because_rl.models.layout import Layout
 from because_rl.models.likelihood import correct, decode, negative_log_likelihood, per_target, split
+from because_rl.models.mixing import mix
 from because_rl.models.nets import MLP, SharedMLP, uniform
 from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch
@@ -101,38 +104,55 @@ def squared_norms(module: object) -> Array:
 def background(weights: Weights, stats: Statistics, model: Any, gates: Any, batch: Batch, key: Array) -> Array:
     """Events are rare, sharp, and seen in few places; a planner looks for the places where they are imagined.
 
-    So binary factors that the goal is about are also trained on rows drawn evenly from a box around the data,
-    columns independent of each other: there, they keep their value. Half of the rows keep some columns of a real
-    row, and so lie closer to the data. `model` is any that is called like BilinearModel.
+    So binary factors that the goal is about are also trained on rows that are unlike the data (`unlogged_rows`): there,
+    they keep their value. `model` is any that is called like BilinearModel.
 
-    Where data and box overlap, this would teach that half of the events do not happen. A model with `log_odds_of_data`
-    therefore also learns to distinguish the two, and a row of the box counts by how much likelier it is there than in
-    the data.
+    Where such rows and the data overlap, this would teach that half of the events do not happen. A model with
+    `log_odds_of_data` therefore also learns to distinguish the two, and a row counts by how much likelier it is among
+    the unlogged than in the data.
     """
     layout, events = model.layout, model.layout.events
     if not events or not weights.background:
         return jnp.zeros(())
     real = jnp.concatenate([batch["state"], batch["action"]], axis=1)
-    k1, k2, k3 = jax.random.split(key, 3)
-    reach = weights.margin * (stats.high - stats.low)
-    box = uniform(k1, real.shape) * (stats.high - stats.low + 2 * reach)[None] + (stats.low - reach)[None]
-    discrete = jnp.concatenate([jnp.full(f.width, not f.is_continuous) for f in layout.inputs])
-    box = jnp.where(discrete[None], real, box)  # an impossible one-hot would be recognised at once and teach nothing
-    near = uniform(k3, (len(real), 1)) < 0.5
-    keep = (uniform(k2, real.shape) < 0.5) & near
-    x = jnp.where(keep, real, box)
+    x = unlogged_rows(weights.margin, stats, layout, real, key)
     outputs = jax.vmap(lambda row: model(stats, gates, row, events))(x)
     total, counts = jnp.zeros(()), [jnp.ones(())] * len(events)
     if hasattr(model, "log_odds_of_data"):
-        of_data, of_box = (jax.vmap(lambda row: model.log_odds_of_data(stats, gates, row))(rows) for rows in (real, x))
-        log_odds = zip(of_data, of_box, strict=True)
+        of_data, of_x = (jax.vmap(lambda row: model.log_odds_of_data(stats, gates, row))(rows) for rows in (real, x))
+        log_odds = zip(of_data, of_x, strict=True)
         total += sum(((jax.nn.softplus(-a) + jax.nn.softplus(b)).mean(0).sum() for a, b in log_odds), jnp.zeros(()))
-        counts = [jax.lax.stop_gradient(jax.nn.relu(1.0 - 2.0 * jax.nn.sigmoid(b))) for b in of_box]
+        counts = [jax.lax.stop_gradient(jax.nn.relu(1.0 - 2.0 * jax.nn.sigmoid(b))) for b in of_x]
     for n, out, count in zip(events, outputs, counts, strict=True):
-        now = jax.vmap(lambda s, f=layout.families[n]: split(layout, f, s))(x[:, : layout.factors.state_size])
-        error = (jax.nn.softplus(out.value) - out.value * now[:, :, None]).mean(2).sum(2)  # (rows, members)
+        family = layout.families[n]
+        now = jax.vmap(lambda s, f=family: split(layout, f, s))(x[:, : layout.factors.state_size])
+        value = out.value[:, :, None] if family.slots else out.value  # one network, or several that vote
+        error = (jax.nn.softplus(value) - value * now[:, :, None]).mean(2).sum(2)  # (rows, members)
         total += (error * count).mean(0).sum()
     return total
+
+
+def unlogged_rows(
+    margin: float, stats: Statistics, layout: Layout, real: Float[Array, "rows columns"], key: Array
+) -> Float[Array, "rows columns"]:
+    """Rows [s, a] to hold against those of a batch.
+
+    With continuous columns: drawn evenly from a box around the data, columns independent of each other; half of the
+    rows keep some columns of a real row, and so lie closer to the data. Discrete columns are those of the real row,
+    since an impossible one-hot would be recognised at once and teach nothing. Where all columns are discrete, factors
+    of different rows are put together: an expert that opens whenever it stands at the door with the key has logged
+    no step that says that 'open' is needed.
+    """
+    k1, k2, k3 = jax.random.split(key, 3)
+    discrete = np.concatenate([np.full(f.width, not f.is_continuous) for f in layout.inputs])
+    if discrete.all():
+        return mix(layout, real, k1, k2)
+    reach = margin * (stats.high - stats.low)
+    box = uniform(k1, real.shape) * (stats.high - stats.low + 2 * reach)[None] + (stats.low - reach)[None]
+    box = jnp.where(discrete[None], real, box)
+    near = uniform(k3, (len(real), 1)) < 0.5
+    keep = (uniform(k2, real.shape) < 0.5) & near
+    return jnp.where(keep, real, box)
 
 
 def evaluate(stats: Statistics, model: BilinearModel, gates: Gates, batch: Batch) -> dict[str, Array]:

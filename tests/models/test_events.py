@@ -10,10 +10,10 @@ from because_rl.algorithms.because import BecauseConfig, world_model_stage
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models import prepared_data
 from because_rl.models.bilinear import BilinearModel, Outputs, make_gates
-from because_rl.models.energy import mix
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, negative_log_likelihood
-from because_rl.models.objective import Weights, background
+from because_rl.models.mixing import mix
+from because_rl.models.objective import Weights, background, unlogged_rows
 from because_rl.models.prepared_data import event_weights, prepare, summarise
 from because_rl.planning.proposals import broadcast_over_seeds, full_mask
 from because_rl.rng import stream
@@ -99,6 +99,52 @@ def test_box_counts_only_where_the_data_are_silent():
         return max(float(jnp.abs(slope).max()) for slope in jax.tree.leaves(slopes(model.heads, jnp.array(log_odds))))
 
     assert pull(4.0) == 0 < pull(-4.0)
+
+
+CELLS = FactorSpec(
+    pack(("walker", 6, "categorical"), ("lamp", 1, "binary")),
+    pack(("press", 2, "categorical")),
+    (GoalFactor("lit", 0, 1, "binary", factor="lamp", relation="at_least"),),
+    codes=((1.0, 0.0), (0.0, 1.0)),
+)
+
+
+def presses(n=2000, at=3):
+    """A walker presses a switch where it is, and nowhere else: no step says that both are needed."""
+    walker = stream(0, "presses").integers(0, 6, n)
+    press = (walker == at).astype(int)
+    state = np.hstack([np.eye(6)[walker], np.zeros((n, 1))])
+    after = np.hstack([np.eye(6)[walker], press[:, None]])
+    return logged(CELLS, state, np.eye(2)[press], after, np.ones((n, 1)))
+
+
+def test_unlogged_rows_of_discrete_factors_are_put_together_from_logged_ones():
+    data = presses()
+    real = jnp.asarray(np.hstack([data.state, data.action])[:256], jnp.float32)
+    rows = np.asarray(unlogged_rows(0.25, summarise(data).stats, Layout(CELLS), real, jax.random.key(0)))
+    assert (rows[:, :6].sum(1) == 1).all()
+    assert (rows[:, 7:].sum(1) == 1).all()
+    assert ((rows[:, 3] == 1) & (rows[:, 8] == 0)).any()  # at the switch, and no press
+
+
+@pytest.mark.long
+def test_event_needs_all_that_was_logged_with_it():
+    """Without background rows the model believes that standing at the switch is enough, or pressing anywhere."""
+    prepared = prepare(presses())
+    layout, stats = prepared.layout, prepared.stats
+    gates = broadcast_over_seeds(make_gates(layout, full_mask(CELLS)), 1)
+
+    def chances(background):
+        config = BecauseConfig(hidden=16, batch=64, world_steps=600, rate=3e-3, weights=Weights(background=background))
+        worlds = Run([0]).fit(world_model_stage(config, prepared), prepared.train, gates)
+        world, gate = jax.tree.map(lambda a: a[0], (worlds, gates))
+        cases = [np.concatenate([np.eye(6)[cell], [0], np.eye(2)[press]]) for cell, press in ((3, 1), (3, 0), (1, 1))]
+        x = jnp.asarray(np.stack(cases), jnp.float32)
+        return jax.vmap(lambda x: decode(layout, stats, world(stats, gate, x), x[:7], hard=False).state[6])(x)
+
+    both, *one = chances(1.0)
+    assert both > 0.9
+    assert max(one) < 0.1 < max(chances(0.0)[1:])
 
 
 @pytest.mark.long

@@ -16,9 +16,10 @@ from because_rl.models.behaviour_policy import (
     persistence,
 )
 from because_rl.models.bilinear import BilinearModel, make_gates, whiten
-from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, mix, predict_mu
+from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, negative_log_likelihood, split
+from because_rl.models.mixing import mix
 from because_rl.models.nets import silu
 from because_rl.models.objective import Weights, effective_rank, evaluate, jackknife, world_model_loss
 from because_rl.models.prepared_data import action_statistics, statistics
