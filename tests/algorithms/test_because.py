@@ -63,7 +63,7 @@ def walk(episodes=30, length=12, seed=0):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_because_solves_the_small_world():
     data = walk(episodes=60)
     agent = make_method(

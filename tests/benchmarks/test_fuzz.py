@@ -86,7 +86,8 @@ def test_the_same_seed_gives_the_same_damage(base, tmp_path, target):
         for n in range(10):
             (work := tmp_path / place / str(n)).mkdir(parents=True)
             damages.append(TARGETS[target].case(stream(0, "fuzz", target, n), base, work)[0])
-            files += [file.read_bytes() for file in sorted(work.rglob("*")) if file.is_file()]
+            if target != "structures":  # objects of an HDF5 file have the time at which they were made
+                files += [file.read_bytes() for file in sorted(work.rglob("*")) if file.is_file()]
         made.append((damages, files))
     assert made[0] == made[1]
     assert len(set(made[0][0])) > 3

@@ -242,7 +242,7 @@ def test_whitening():
     np.testing.assert_allclose(moment, np.stack([np.eye(3)] * 2), atol=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_learned_in_one_slot_holds_in_all():
     """Stones never lay in cells 3 and 4; the model knows that they can be taken there too."""
     layout = Layout(CELLS)
@@ -272,8 +272,8 @@ def test_cautious_decoding_believes_the_most_sceptical_network(trained):
 
 
 # Energy, behaviour, value -----------------------------------------------------------------------------------
-@pytest.mark.slow
-@pytest.mark.parametrize("negatives", ["counterfactual", pytest.param("langevin", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("negatives", ["counterfactual", "langevin"])
 def test_energy_is_lower_on_data_than_on_mixtures(trained, negatives):
     stats, gates, world = trained
     data = line_world(1000)

@@ -66,7 +66,7 @@ def test_unfinished_run_is_not_loaded_and_continues(home, tmp_path):
         load_agent(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rounds_are_kept_and_continue_to_the_same_bits(home, tmp_path):
     """Three rounds of CCIL, which has one stage, end where one round does, also if stopped within the second."""
 
