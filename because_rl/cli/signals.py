@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 GRACE = 3.0
 announced = threading.Event()
-"""Set once the user has been told of the interrupt."""
+"""Set once the line about the interrupt has been printed."""
 
 
 class Terminated(KeyboardInterrupt):

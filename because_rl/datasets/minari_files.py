@@ -72,8 +72,8 @@ def read_episodes(folder: Path, metadata: Mapping[str, Any], name: str) -> list[
     for number in range(total):
         group = f"episode_{number}"
         tree = content.tree(group) if group in content.members else {}
-        if lacking := [array for array in ARRAYS if tree.get(array) is None]:
-            problem = f"it has no {lacking[0]}" if tree else f"there is no {group}"
+        if missing := [array for array in ARRAYS if tree.get(array) is None]:
+            problem = f"it has no {missing[0]}" if tree else f"there is no {group}"
             raise _unreadable(name, f"episode {number} cannot be read", ValueError(problem))
         episodes.append({array: tree[array] for array in ARRAYS})
     return episodes
