@@ -31,7 +31,7 @@ demo: setup
 	$(BIN)/because datasets --root $(ROOT)
 	$(BIN)/because show unlock-I-medium --root $(ROOT) -o $(ROOT)/unlock-I-medium.png
 	$(BIN)/because discover unlock-medium --root $(ROOT) -o $(ROOT)/graph
-	$(BIN)/because train because --data unlock-medium --root $(ROOT) --seeds 2 --chunk 100 -o $(ROOT)/run --resume
+	$(BIN)/because train because --data unlock-medium --root $(ROOT) --seeds 2 --chunk 250 -o $(ROOT)/run --resume
 	$(BIN)/because evaluate $(ROOT)/run --split IO --root $(ROOT)
 	$(BIN)/because oracle --world unlock --episodes 100 -o $(ROOT)/oracle.json
 	$(BIN)/because report $(ROOT)/run --oracle $(ROOT)/oracle.json --root $(ROOT) -o $(ROOT)/report

@@ -17,7 +17,9 @@ to mu(s') beside the likelihood (`objective`), and the energy model reads it as 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import equinox as eqx
@@ -213,22 +215,40 @@ class SlotHead(eqx.Module):
         self.move = MLP((places + plain + members, hidden, hidden, places), k4)
 
     def __call__(
-        self, layout: Layout, stats: Statistics, gated: Float[Array, "members columns"], embed: Array
+        self, layout: Layout, stats: Statistics, gates: Gates, x: Float[Array, " columns"], view: Views, embed: Array
     ) -> Outputs:
-        def member(j: int, who: Array, row: Array) -> tuple[Array, Array]:
+        """`x` is one row, `view` what each target may see of it."""
+        slots = jnp.stack([x[layout.columns[i]] for i in self.mates], axis=1)
+        first = np.array([layout.columns[i].start for i in self.mates])
+
+        def member(j: int, who: Array) -> tuple[Array, Array]:
+            row, gate = view.gated[j], gates.weight[j, first]
             context = jnp.concatenate([row[layout.context_columns], who])
             shift = self.context(context)
-            there = jnp.stack([row[layout.columns[i]] for i in self.mates], axis=1)  # (slots, mates)
-            local = jax.vmap(lambda slot: self.local(silu(slot @ self.slot.T + shift)))(there)[:, 0]
+            local = over_slots(lambda slot: self.local(silu((slot * gate) @ self.slot.T + shift))[0], slots)
             phi = self.move(jnp.concatenate([row[layout.columns[j]] @ embed, context]))
             return phi, 4.0 * local + stats.moves[j] * (phi @ embed.T)
 
         eye = jnp.eye(len(self.family.members))
-        each = [member(j, eye[n], gated[n]) for n, j in enumerate(self.family.members)]  # each its own columns
+        each = [member(j, eye[n]) for n, j in enumerate(self.family.members)]  # each its own columns
         phi, logits = (jnp.stack(parts) for parts in zip(*each, strict=True))
         if self.family.optional:
             logits = jnp.concatenate([logits, jnp.zeros((len(self.family.members), 1))], axis=1)
         return Outputs(phi, logits, jnp.zeros((len(self.family.members), 0)))
+
+
+def over_slots(f: Callable[[Array], Array], slots: Float[Array, "slots mates"]) -> Float[Array, " slots"]:
+    """f of each slot, whose row says which of its mates are in it.
+
+    There are 2^mates things that a slot can hold. Where that is less than there are slots, f is evaluated for each of
+    them, and each slot takes the value of what it holds; the mean, where a row holds probabilities.
+    """
+    count, mates = slots.shape
+    if 2**mates >= count:
+        return jax.vmap(f)(slots)
+    held = jnp.asarray(list(product((0.0, 1.0), repeat=mates)))
+    share = jnp.where(held[None] > 0, slots[:, None], 1.0 - slots[:, None]).prod(2)
+    return jnp.dot(share, jax.vmap(f)(held), precision="highest")
 
 
 class BilinearModel(eqx.Module):
@@ -291,7 +311,7 @@ class BilinearModel(eqx.Module):
         for n in range(len(layout.families)) if families is None else families:
             family, head = layout.families[n], self.heads[n]
             if isinstance(head, SlotHead):
-                out.append(head(layout, stats, take_rows(all_views.gated, family.members), self.embed[family.kind]))
+                out.append(head(layout, stats, gates, x, all_views, self.embed[family.kind]))
                 continue
             features = self.features(all_views, n)
             out.append(apply_event_heads(head, features) if family.type == "binary" else head(features))

@@ -20,5 +20,7 @@ def mix(layout: Layout, x: Float[Array, "rows columns"], key: PRNGKeyArray, shar
     k1, k2 = jax.random.split(key)
     share = 0.1 + 0.8 * uniform(share_key, (len(x), 1))
     swap = uniform(k1, (len(x), len(layout.inputs))) < share
-    other = jnp.where(swap, shuffles(k2, *swap.shape), jnp.arange(len(x))[:, None])
-    return jnp.take_along_axis(x, other[:, layout.factor_of_column], axis=0)
+    drawn = (uniform(k2, swap.shape) * len(x)).astype(jnp.int32)  # with replacement: sorting takes a CPU longer
+    other = jnp.where(swap, drawn, jnp.arange(len(x))[:, None])
+    in_order = sorted(enumerate(layout.columns), key=lambda pair: pair[1].start)
+    return jnp.hstack([x[other[:, i], columns] for i, columns in in_order])
