@@ -6,16 +6,11 @@ import shutil
 import tempfile
 from importlib.metadata import version
 
-from because_rl.runs.compilation import SEQUENTIAL
-
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # beside another worker its threads wait in busy loops
-# Tests run many small programs a few times each: compile them quickly, not well. The last flag is the one that training
-# several seeds sets (`runs.compilation`); flags are part of a program's address in the cache below.
+# Tests run many small programs a few times each: compile them quickly, not well.
 if version("jaxlib").startswith("0.10."):  # later ones have no such emitters to switch off, and refuse the flag
-    os.environ.setdefault(
-        "XLA_FLAGS", f"--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false {SEQUENTIAL}"
-    )
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # Most of the time goes into compiling the same programs: all workers, and the commands that tests start, share
     # them. Only the first process gets here; the others inherit the place.

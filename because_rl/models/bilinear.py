@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from because_rl.models.layout import Family, Layout
 from because_rl.models.nets import MLP, SharedMLP, normal, silu
 from because_rl.models.prepared_data import Statistics
-from because_rl.training.stage import sequential_ops
+from because_rl.models.whitening import Whitening, whitenings
 
 EVENT_NETWORKS = 4
 """Networks that vote on an event."""
@@ -341,34 +341,10 @@ class BilinearModel(eqx.Module):
         return out
 
 
-class Whitening(NamedTuple):
-    """mu = map (raw - mean), member by member."""
-
-    mean: Float[Array, "members width"]
-    map: Float[Array, "members width width"]
-
-    def __call__(self, features: Float[Array, "members width"]) -> Array:
-        return jnp.einsum("mkl,ml->mk", self.map, features - self.mean)
-
-
-def whiten(features: Float[Array, "rows members width"]) -> tuple[Array, Whitening]:
-    """The features with mean 0 and covariance 1 over the rows, member by member, and the map that makes them so."""
-    mean = features.mean(0)
-    centred = features - mean[None]
-    width = features.shape[2]
-    # In full precision: where a GPU rounds products to 11 bits the root of a narrow covariance may not exist.
-    covariance = jnp.einsum("bmk,bml->mkl", centred, centred, precision="highest") / len(features)
-    ridge = 1e-5 * jnp.trace(covariance, axis1=1, axis2=2)[:, None, None] / width + 1e-8
-    root = jnp.linalg.cholesky(covariance + ridge * jnp.eye(width)[None])
-    maps = jax.vmap(lambda r: jax.scipy.linalg.solve_triangular(r, jnp.eye(width), lower=True))(root)
-    return jnp.einsum("mkl,bml->bmk", maps, centred), Whitening(mean, maps)
-
-
 def whiten_mu(worlds: BilinearModel, stats: Statistics, states: Float[Array, "rows state"]) -> list[Whitening]:
     """For each family the whitening of mu over (at most 4,000 of) the states; `worlds` has a leading axis of seeds."""
     rows = states[:: whitening_stride(len(states))]
-    over_seeds = jax.vmap(lambda model: [whiten(f)[1] for f in jax.vmap(partial(model.represent, stats))(rows)])
-    return jax.jit(over_seeds, compiler_options=sequential_ops())(worlds)
+    return jax.jit(jax.vmap(lambda model: whitenings(jax.vmap(partial(model.represent, stats))(rows))))(worlds)
 
 
 def whitening_stride(rows: int) -> int:

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from because_rl.models.bilinear import BilinearModel, DenseHead, Gates, Whitening, whiten
+from because_rl.models.bilinear import BilinearModel, DenseHead, Gates
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import correct, decode, negative_log_likelihood, per_target, split
 from because_rl.models.mixing import mix
 from because_rl.models.nets import MLP, SharedMLP, uniform
 from because_rl.models.prepared_data import Statistics
+from because_rl.models.whitening import Whitening, whitenings
 from because_rl.training.stage import Batch
 
 
@@ -51,8 +52,8 @@ def world_model_loss(
     ).mean(0)
     mu = jax.vmap(lambda s: model.represent(stats, s))(batch["next_state"])
     representation = jnp.zeros(())
-    for out, features, core in zip(outputs, mu, model.core, strict=True):
-        white = whiten(features)[0]
+    for out, features, whitening, core in zip(outputs, mu, whitenings(mu), model.core, strict=True):
+        white = jax.vmap(whitening.__call__)(features)
         error = white - jnp.einsum("bmp,pk->bmk", out.phi, core)
         # Less its variance: a feature that shrank into the ridge of whitening would otherwise cost nothing.
         representation += (error**2 - white**2).mean((0, 2)).sum()

@@ -19,7 +19,6 @@ from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.io import exclusive, remove_leftovers, write_json
-from because_rl.runs.compilation import disable_concurrent_ops
 from because_rl.runs.folder import (
     FORMAT,
     RUN,
@@ -78,8 +77,6 @@ def train(
     if chunk < 1:
         raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
     begin = time.monotonic()
-    if len(seeds) > 1:
-        disable_concurrent_ops()
     data = load_for_training(dataset, root, factors)
     world = data.recipe.get("world")
     learner = make_method(method, overrides, world)

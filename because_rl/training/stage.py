@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -130,7 +130,7 @@ def fit(
     _check_memory(stage, data, fixed, len(seeds))
     progress = start(stage, fixed, seeds) if progress is None else progress
     given, loss = hoist(stage.loss)
-    advance = _advance(replace(stage, loss=loss), skeleton(stage, fixed), sequential_ops() if len(seeds) > 1 else {})
+    advance = _advance(replace(stage, loss=loss), skeleton(stage, fixed))
     keys = _keys(stage, seeds, "train")
     count = jnp.asarray(len(next(iter(data.values()))))
     data = {name: _filled_up(values) for name, values in data.items()}
@@ -141,23 +141,6 @@ def fit(
         _check_steps(stage, np.asarray(sound), done, seeds)
         report(stage, progress, {name: np.asarray(value) for name, value in metrics.items()})
     return progress
-
-
-@cache
-def sequential_ops() -> dict[str, bool]:
-    """Compiler options with which a CPU runs the operations of a program one after the other; none for a GPU.
-
-    On two cores, two batched triangular solves that run concurrently wait for each other's threads for ever, as they
-    did in the training of ten seeds (`runs.compilation`). A jaxlib that does not know the option is left alone.
-    """
-    options = {"xla_cpu_enable_concurrency_optimized_scheduler": False}
-    if jax.default_backend() != "cpu":
-        return {}
-    try:
-        jax.jit(jnp.negative, compiler_options=options)(1.0)
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return options
 
 
 def hoist(function: Any) -> tuple[Any, Any]:
@@ -178,9 +161,7 @@ def _filled_up(values: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.asarray(values), jnp.zeros((missing, *values.shape[1:]), values.dtype)])
 
 
-def _advance(
-    stage: Stage, static: Any, compiler_options: dict[str, bool]
-) -> Callable[..., tuple[Progress, dict[str, jax.Array], jax.Array]]:
+def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[str, jax.Array], jax.Array]]:
     optimiser = stage.optimiser()
 
     def step(
@@ -200,7 +181,7 @@ def _advance(
         params = eqx.filter(stage.after(eqx.combine(params, static), progress.step), eqx.is_inexact_array)
         return Progress(params, state, progress.step + 1), {"loss": value} | metrics
 
-    @partial(jax.jit, static_argnames="length", compiler_options=compiler_options)
+    @partial(jax.jit, static_argnames="length")
     def advance(
         progress: Progress, given: Any, data: Batch, count: jax.Array, fixed: Any, keys: jax.Array, *, length: int
     ) -> tuple[Progress, dict[str, jax.Array], jax.Array]:

@@ -32,7 +32,6 @@ from because_rl.algorithms.td3bc import TD3BCConfig, td3bc_stage
 from because_rl.errors import BecauseError
 from because_rl.io import read_json, sha256, write_json
 from because_rl.provenance import provenance, revision
-from because_rl.runs.compilation import disable_concurrent_ops
 from because_rl.runs.train import load_for_training
 from because_rl.training.run import Run
 from because_rl.training.stage import Batch, Progress, Stage, fit, skeleton
@@ -66,8 +65,6 @@ def training_speed(
     """
     if seeds < 1 or chunk < 1:
         raise BecauseError(f"Got seeds={seeds}, chunk={chunk}.", need="at least 1.", fix="pass --seeds 10 --chunk 20.")
-    if seeds > 1:
-        disable_concurrent_ops()
     data = load_for_training(dataset, root)
     make = partial(make_unmasked, overrides or {}, data.recipe.get("world"))
     discrete = data.factors.codes is not None

@@ -15,7 +15,7 @@ from because_rl.models.behaviour_policy import (
     draw_action,
     persistence,
 )
-from because_rl.models.bilinear import BilinearModel, make_gates, whiten
+from because_rl.models.bilinear import BilinearModel, make_gates
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode, join, negative_log_likelihood, split
@@ -24,6 +24,7 @@ from because_rl.models.nets import silu
 from because_rl.models.objective import Weights, effective_rank, evaluate, jackknife, world_model_loss
 from because_rl.models.prepared_data import action_statistics, statistics
 from because_rl.models.value import Value, value_loss, value_of_goal
+from because_rl.models.whitening import whitenings
 from because_rl.training.stage import Stage, fit, skeleton
 
 # Two bodies on a line, each with a push; a light per body that goes on, for good, when it comes near the post.
@@ -220,7 +221,7 @@ def test_mu_does_not_collapse(trained):
 
     @eqx.filter_jit
     def rank(model):
-        white = [whiten(f)[1] for f in jax.vmap(lambda s: model.represent(stats, s))(fit_states)]
+        white = whitenings(jax.vmap(lambda s: model.represent(stats, s))(fit_states))
         return effective_rank(stats, model, white, states)
 
     assert rank(model).shape == (len(SPEC.targets),)
@@ -230,16 +231,6 @@ def test_mu_does_not_collapse(trained):
     members = list(LAYOUT.families[0].members)
     assert (collapsed[members] < 0.1).all()  # the measure sees a collapse
     assert (np.delete(collapsed, members) > 0.8).all()
-
-
-def test_whitening():
-    features = 1.0 + jax.random.normal(jax.random.key(0), (400, 2, 3)) @ jnp.array(
-        [[1.0, 2, 0], [0, 1, 0], [0, 0.5, 0.3]]
-    )
-    white, _ = whiten(features)
-    moment = jnp.einsum("bmk,bml->mkl", white, white) / 400
-    np.testing.assert_allclose(white.mean(0), np.zeros((2, 3)), atol=1e-4)
-    np.testing.assert_allclose(moment, np.stack([np.eye(3)] * 2), atol=0.02)
 
 
 @pytest.mark.long
@@ -278,7 +269,7 @@ def test_energy_is_lower_on_data_than_on_mixtures(trained, negatives):
     stats, gates, world = trained
     data = line_world(1000)
     data["action"] = data["action"].at[:, 0].set(jnp.sign(data["state"][:, 1]))  # so that support can be learned
-    maps = jax.jit(lambda s: [whiten(f)[1] for f in jax.vmap(partial(world.represent, stats))(s)])(data["next_state"])
+    maps = jax.jit(lambda s: whitenings(jax.vmap(partial(world.represent, stats))(s)))(data["next_state"])
     fixed = jax.tree.map(lambda a: a[None], (world, maps, gates, gates))
     stage = Stage(
         "energy",
