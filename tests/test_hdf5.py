@@ -125,3 +125,15 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, size):
     assert not list(tmp_path.rglob("*.tmp-*"))
     because(*command, root=tmp_path)
     assert load("because/unlock-medium-n5-v1", tmp_path).episodes == 5
+
+
+def test_thousands_of_arrays_are_read(tmp_path):
+    """A thousand episodes of seven arrays each: all open at once they would not fit in the memory of the reader."""
+    with hdf5.new_hdf5(tmp_path / "many.hdf5") as file:
+        for number in range(1000):
+            group = file.create_group(f"episode_{number}")
+            for name in "abcdefg":
+                group.create_dataset(name, data=[float(number)], chunks=(1,), maxshape=(None,))
+    content = hdf5.read_hdf5(tmp_path / "many.hdf5", "abcdefg")
+    assert len(content.arrays) == 7000
+    assert content.arrays["episode_999/g"] == 999
