@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from because_rl.discovery.regression import gpu_engine, kernel_ridge
-from because_rl.discovery.regression.covariance import Basis, combine, covariance_test, projected_test
+from because_rl.discovery.regression.covariance import (
+    Basis,
+    combine,
+    covariance_test,
+    detectable_effect,
+    projected_test,
+)
 from because_rl.discovery.regression.engine import Budget, Engine, draw_rows
 from because_rl.discovery.regression.gpu_engine import AcceleratedEngine
 from because_rl.discovery.regression.hidden_cause import has_hidden_cause
@@ -144,6 +150,21 @@ def test_covariance_test_is_students_t_over_episodes():
     t, p = covariance_test(x, y, starts)
     assert t == pytest.approx(abs(expected.statistic))
     assert p == pytest.approx(expected.pvalue)
+
+
+def test_detectable_effects_on_rare_events_are_seen():
+    """The log odds of an event in one of a hundred rows go with x, by as much entropy as is called detectable."""
+    rng, n, rate = np.random.default_rng(0), 20_000, 0.01
+    starts, entropy = np.arange(0, n, 20), -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
+    x, event = rng.normal(size=(n, 1)), (rng.random((n, 1)) < rate) - rate
+    share = detectable_effect(x, event, starts, 1e-4, entropy)
+    assert share < detectable_effect(x, event, starts, 1e-4) / 2
+    slope, rejected = np.sqrt(2 * share * entropy / rate), []
+    for _ in range(100):
+        x = rng.normal(size=(n, 1))
+        event = rng.random((n, 1)) < rate * np.exp(slope * x - slope**2 / 2)
+        rejected.append(covariance_test(x, event - event.mean(), starts)[1] < 1e-4)
+    assert np.mean(rejected) > 0.8
 
 
 def test_projected_test_is_one_sided():

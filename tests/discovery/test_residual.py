@@ -100,6 +100,18 @@ def test_causes_of_rare_events_are_undetermined_however_small_their_effect():
     assert verdict(QUICK, data, evidence, ("idle", "a")) == "excluded"
 
 
+def test_what_drives_a_cause_is_undetermined_and_others_are_excluded():
+    """push moves a, and a moves b: in one step push might move b by too little to show. b and idle move no cause."""
+    data = Variables.from_arrays(SPEC, *world(4800))
+    evidence = QUICK(data)
+    mask = decide(data, evidence, QUICK, 1e-4)
+    status = {(row["from"], row["to"]): row["status"] for row in mask.rows()}
+    assert status["push", "b"] == "undetermined"
+    assert "push drives a, which may drive b" in evidence.why["push", "b"]
+    assert ("push", "b") not in mask.graph.edges
+    assert {status["b", "a"], status["idle", "b"], status["idle", "a"]} == {"excluded"}
+
+
 def test_is_deterministic_in_its_seed(data, evidence):
     np.testing.assert_array_equal(QUICK(data, 0).p, evidence.p)
     assert (QUICK(data, 1).p != evidence.p).any()

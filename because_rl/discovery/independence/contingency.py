@@ -16,10 +16,8 @@ with m_bb' the pairs of rows of one episode in b and b'. For independent rows bo
 correction of second order, the null of G is taken to have the permutations' mean times tr V / sum d_b and their
 variance times tr V^2 / sum d_b: G is replaced by the value with the same tail probability under the gamma
 distribution of the permutations' moments as G has under that of the corrected moments. r_x and r_y are estimated
-separately, as under the null, so a true dependence does not inflate the correction. With E episodes the part that
-exceeds 1 is divided by 1 - 2 k r^2 / E (at least 1/4), with r the larger of the mean r_x and r_y, and k + 1 values of x
-or y, whichever has more: codes that hardly change in an episode make tables as sparse as those of E rows, in which G is
-too large (the factor was found by simulation).
+separately, as under the null, so a true dependence does not inflate the correction. Between strata they are taken to be
+the mean of those within: a hidden cause may make y take other values in another stratum, but ties it no less.
 """
 
 from __future__ import annotations
@@ -278,11 +276,7 @@ def design_effects(x: np.ndarray, y: np.ndarray, strata: np.ndarray, episode: np
     total = np.bincount(strata[np.unique(cell, return_index=True)[1]], np.bincount(cell) ** 2.0) - n_b
     pairs.append(total - sum(pairs))
     alike = np.stack([c.correlations(cell, pairs) for c in clusters])
-    # With few episodes the tables are as sparse as those of so many rows.
-    stickiest = float(np.clip(alike @ [p.sum() for p in pairs] / max(total.sum(), 1.0), 0.0, 1.0).max())
-    widest = max(float((c.freedom * n_b).sum() / n_b.sum()) for c in clusters)
-    sparse = 1 / max(1 - 2 * widest * stickiest**2 / (int(episode[-1]) + 1), 0.25)
-    design_b = 1 + sparse * sum(r * count for r, count in zip(alike.prod(0), pairs, strict=True)) / n_b
+    design_b = 1 + sum(r * count for r, count in zip(alike.prod(0), pairs, strict=True)) / n_b
     raised = float((d_b * design_b).sum() / d_b.sum())
     if raised <= 1:
         raised, design_b = 1.0, np.ones(len(n_b))
@@ -293,7 +287,8 @@ def design_effects(x: np.ndarray, y: np.ndarray, strata: np.ndarray, episode: np
     row, column, meets = meet.row[other], meet.col[other], meet.data[other]
     across = 0.0
     if len(meets):
-        link = sparse * meets * np.prod([c.correlation_across(row, column, meets, table) for c in clusters])
+        mean = np.clip(alike @ [count.sum() for count in pairs] / max(total.sum(), 1.0), 0.0, 1.0)
+        link = meets * mean.prod()
         across = float((link**2 / (n_b[row] * n_b[column]) * np.sqrt(d_b[row] * d_b[column])).sum())
     return raised, max(raised, float(((d_b * np.maximum(design_b, 0) ** 2).sum() + across) / d_b.sum()))
 
@@ -339,15 +334,3 @@ class _Clusters:
         expected = np.array([(count * chance).sum() for count in pairs])
         room = np.array([(count * (diagonal / self.n_b - chance)).sum() for count in pairs])
         return np.where(room > 1e-9, (np.array(products) - expected) / np.maximum(room, 1e-9), 0.0)
-
-    def correlation_across(self, row: np.ndarray, column: np.ndarray, meets: np.ndarray, table: csr_matrix) -> float:
-        """In different strata; `meets` counts the pairs of rows of one episode in strata `row` and `column`."""
-        counts = csr_matrix((np.ones(len(self.code)), (self.episode, self.code)))
-        by_episode = counts - table @ self.share
-        cell = joint_codes(self.episode, self.strata)
-        n_cell, inside = np.bincount(cell), joint_codes(cell, self.code)
-        stratum = self.strata[np.unique(cell, return_index=True)[1]]
-        squares = (np.bincount(inside) ** 2.0).sum() + (n_cell**2 * self.square[stratum]).sum()
-        squares -= 2 * (n_cell * np.bincount(cell, self.p)).sum()
-        room = (meets * np.sqrt((1 - self.square[row]) * (1 - self.square[column]))).sum()
-        return float((by_episode.power(2).sum() - squares) / max(room, 1e-9))

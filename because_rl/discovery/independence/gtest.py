@@ -25,7 +25,7 @@ power, so for each target B is grown and shrunk to the target's parents, startin
 
 Assumptions: given the parents in B, rows of different episodes are independent; those of one episode may have hidden
 causes in common, unless these drive x too. Valid for: categorical and binary factors. Least n: 100, but the number of
-events matters more. Levels are right for ten or more episodes per value of x, where x hardly changes in an episode.
+events matters more.
 """
 
 from __future__ import annotations

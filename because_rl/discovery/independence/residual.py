@@ -22,8 +22,9 @@ Beyond `max_rows` rows, whole episodes are drawn; the power is that of the rows 
 - detectable: the least effect that the tests would have shown (`covariance.detectable_effect`); 0 where the
   established causes explain the target, so that nothing is left for another input.
 - Undetermined also: the input or the target does not vary; the target moves too rarely; the dependence is significant,
-  but measured as tiny; the input could stand in for others from which it follows (`redundancy`); or the mask without
-  it predicts worse (`sufficiency`).
+  but measured as tiny; the input could stand in for others from which it follows (`redundancy`); the mask without it
+  predicts worse (`sufficiency`); or the input drives a cause of the target. Within a step of dt a force moves a
+  position by dt^2 / 2, and in the equations of a simulator that is an edge, which no number of rows rules out.
 
 Assumptions: a smooth regression can learn the conditional means at this n; episodes are independent of one another;
 hidden causes, if any, are constant in an episode and mostly shift the next state.
@@ -55,6 +56,8 @@ BLOCK = 16
 
 ECHO = "{} never changes in an episode, so it cannot be distinguished from a hidden cause"
 CONTEXT = "give {} the role 'context' if it is an allowed cause"
+CHAIN = "{0} drives {1}, which may drive {2}: what {0} adds to {2} within one step can be too small to show"
+EQUATIONS = "knowledge of the system: force or forbid the edge"
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class ResidualTest(IndependenceTest):
             echoes = {i for i in constant if data.inputs[i].role != "context"}
             self._test_targets(data, may_hide, constant, echoes, seed, out, log)
             _mark_echoes(data, echoes, out)
+            self._mark_chains(variables, out)
         for i, source in enumerate(variables.inputs):
             for j, target_factor in enumerate(variables.targets):
                 pair = source.name, target_factor.name
@@ -150,6 +154,27 @@ class ResidualTest(IndependenceTest):
             block = waiting[start : start + size]
             regressions.fit_targets([data.targets[k] for k in block], may_hide)
             thread_map(test, block, threads=concurrent if len(block) >= concurrent else 1)
+
+    def _mark_chains(self, variables: Variables, out: Evidence) -> None:
+        """An input that drives a cause of the target is not excluded: what it adds within one step may not show."""
+        assert out.echo is not None
+        inputs, targets = ([f.name for f in factors] for factors in (variables.inputs, variables.targets))
+        decided = np.isfinite(out.detectable)
+        established = decided & (out.p < self.level) & (out.effect >= self.least_effect) & ~out.echo
+        possible = established | ~decided & ~out.echo
+        small = (out.effect < self.least_effect) & (out.detectable <= self.excluding_effect)
+        for i, j in np.argwhere(small & ~out.echo):
+            between = [
+                name
+                for k, name in enumerate(targets)
+                if name not in (inputs[i], targets[j]) and name in inputs
+                if established[i, k] and possible[inputs.index(name), j]
+            ]
+            if between and inputs[i] != targets[j]:
+                pair = inputs[i], targets[j]
+                out.detectable[i, j] = 1.0
+                out.why[pair] = CHAIN.format(inputs[i], between[0], targets[j])
+                out.needs[pair] = EQUATIONS
 
 
 def constant_inputs(data: Prepared) -> set[int]:

@@ -156,7 +156,7 @@ class TargetTest:
         if small:
             sources, slopes = [analysis.sources[i] for i in small], [change.slope for change in small.values()]
             residuals, squares = [s.residual for s in sources], [s.squares for s in sources]
-            batch = covariance_tests(residuals, squares, slopes, ry, data.starts, test.level)
+            batch = covariance_tests(residuals, squares, slopes, ry, data.starts, test.level, self.target.entropy)
             rows = place[list(small)], self.j
             out.p[rows], out.statistic[rows] = np.minimum(1, batch.p / COVARIANCE_PART), batch.statistic
             out.effect[rows] = [change.effect(error) for change in small.values()]
@@ -202,7 +202,7 @@ class TargetTest:
         z, p_projected = projected_test(direction, ry, data.starts, data.folds)
         out.p[place], out.statistic[place] = combine(p_covariance, p_projected), max(t, z)
         out.effect[place] = loss(np.minimum((ry**2).mean(0), square(y - substituted)), square(y - full))
-        out.detectable[place] = detectable_effect(rx, ry, data.starts, self.test.level)
+        out.detectable[place] = detectable_effect(rx, ry, data.starts, self.test.level, self.target.entropy)
         trace = max(out.effect[place], covariance_share(rx, ry), covariance_share(direction, ry))
         if out.p[place] < self.test.level and trace >= TRACE * self.test.least_effect:
             self.traced.add(i)

@@ -137,16 +137,14 @@ def covariance_share(rx: np.ndarray, ry: np.ndarray) -> float:
     return float(np.divide((rx.T @ ry / len(rx)) ** 2, variance, out=np.zeros_like(variance), where=variance > 0).max())
 
 
-def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level: float) -> float:
+def detectable_effect(
+    rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level: float, entropy: float | None = None
+) -> float:
     """The least share of r_y's variance that x would have to explain to be seen at this level with probability .8.
 
     From the tests' own variance: with s the standard error of the mean of r_x r_y between episodes, a covariance of
     (c + .84) s is seen with probability .8, c being the critical value. The share is its square over the product of
-    the variances, the median over pairs of columns.
-
-    Dependence that averages out has to be seen by the projected test, whose critical value is larger, and which the
-    dependence between its folds costs a factor of sqrt(2). It may lie where r_y is large: of n rows 3 n / kurtosis
-    count, which is n for a normal r_y and three times the number of events for an event that is rare.
+    the variances, the median over pairs of columns. `entropy` is that of a discrete target (see `least_share`).
 
     1, all of it, where there are too few episodes for the projected test.
 
@@ -162,9 +160,39 @@ def detectable_effect(rx: np.ndarray, ry: np.ndarray, starts: np.ndarray, level:
     error = np.add.reduceat(products, starts).std(0, ddof=1) * np.sqrt(groups) / n
     variance = np.outer((rx**2).mean(0), (ry**2).mean(0)).reshape(-1)
     share = np.divide(error**2, variance, out=np.ones_like(variance), where=variance > 1e-24)
-    linear, projected = critical_values(level, pairs, groups)
-    kurtosis = float(np.median((ry**4).mean(0) / np.maximum((ry**2).mean(0) ** 2, 1e-300)))
-    return float(min(1.0, max(np.median(share) * linear**2, kurtosis / 3 / n * projected**2)))
+    return least_share(float(np.median(share)), kurtosis(ry), n, critical_values(level, pairs, groups), entropy)
+
+
+def kurtosis(ry: np.ndarray) -> float:
+    """Of residuals (n, w), the median over columns; 3 if they are normal."""
+    return float(np.median((ry**4).mean(0) / np.maximum((ry**2).mean(0) ** 2, 1e-300)))
+
+
+def least_share(
+    noise: float, tails: float, n: int, critical: tuple[float, float], entropy: float | None = None
+) -> float:
+    """The least effect that both tests would have shown.
+
+    Dependence that averages out has to be seen by the projected test, whose critical value is larger, and which the
+    dependence between its folds costs a factor of sqrt(2). It may lie where r_y is large: of n rows 3 n / kurtosis
+    count, which is n for a normal r_y and three times the number of events for an event that is rare.
+
+    For a discrete target a share of its entropy, as in the G-test, if that is smaller: z standard errors are z^2 / 2
+    nats of likelihood, wherever in the rows they lie, and the n rows have n times `entropy`. A rare event has little
+    variance that could be explained, but much entropy.
+
+    Args:
+        noise: squared standard error of the covariance, over the variances.
+        tails: kurtosis of r_y.
+        n: rows.
+        critical: of `critical_values`.
+        entropy: nats per row of a discrete target, given its own last value; None if it is continuous.
+    """
+    linear, projected = critical
+    share = max(noise * linear**2, tails / 3 / n * projected**2)
+    if entropy:
+        share = min(share, max(n * noise * linear**2, projected**2) / 2 / (n * entropy))
+    return min(1.0, share)
 
 
 def critical_values(level: float, pairs: int, groups: int) -> tuple[float, float]:

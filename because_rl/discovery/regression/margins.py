@@ -51,6 +51,8 @@ class Target(NamedTuple):
     whose level is its sine and cosine"""
     gain: np.ndarray | None = None
     """(columns of change, columns of level)"""
+    entropy: float | None = None
+    """of a discrete factor given its own last value, in nats per row"""
 
     @property
     def moves(self) -> np.ndarray:
@@ -113,7 +115,7 @@ def prepare(variables: Variables, folds: int, seed: int, max_rows: int | None = 
     for factor, y in zip(targets, raw_y, strict=True):
         own = next((k for k, f in enumerate(inputs) if f.name == factor.name and f.width == factor.width), None)
         if own is None:
-            out.append(Target(factor, None, _scaled(y), None))
+            out.append(Target(factor, None, _scaled(y), None, entropy=_entropy(factor, y)))
             continue
         period = periods[own]
         if period is not None:
@@ -129,7 +131,8 @@ def prepare(variables: Variables, folds: int, seed: int, max_rows: int | None = 
         size = 1 / np.where(varies, y.std(0), 1)
         persist = np.diag(raw_x[own].std(0) * size)[np.ix_(moves, varies)]
         gain = np.diag(difference.std(0) * size)[np.ix_(changes, varies)]
-        out.append(Target(factor, own, _scaled(y), _scaled(difference), persist, gain))
+        entropy = _entropy(factor, y, raw_x[own])
+        out.append(Target(factor, own, _scaled(y), _scaled(difference), persist, gain, entropy))
     columns = tuple(np.arange(a, b) for a, b in pairwise(ends))
     return Prepared(
         inputs,
@@ -190,6 +193,18 @@ def _clipped(change: np.ndarray) -> np.ndarray:
     spread = 1.4826 * np.median(np.abs(change - median), axis=0)
     reach = np.where(spread > 1e-6 * np.ptp(change, axis=0), FAR * spread, np.inf)
     return np.clip(change, median - reach, median + reach)
+
+
+def _entropy(factor: Factor, after: np.ndarray, *before: np.ndarray) -> float | None:
+    """Nats per row of a discrete factor's values, given those before; None for a continuous one."""
+    if factor.is_continuous:
+        return None
+
+    def entropy(*values: np.ndarray) -> float:
+        share = np.unique(np.hstack(values), axis=0, return_counts=True)[1] / len(after)
+        return -float((share * np.log(share)).sum())
+
+    return entropy(after, *before) - (entropy(*before) if before else 0.0)
 
 
 def _varies(values: np.ndarray) -> np.ndarray:

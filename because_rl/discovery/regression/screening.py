@@ -27,7 +27,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from because_rl.discovery.regression.covariance import EPISODES_PER_FOLD, FOLDS, critical_values
+from because_rl.discovery.regression.covariance import (
+    EPISODES_PER_FOLD,
+    FOLDS,
+    critical_values,
+    kurtosis,
+    least_share,
+)
 from because_rl.discovery.regression.engine import Problem
 from because_rl.discovery.regression.kernel_ridge import Fit, kernel
 from because_rl.discovery.regression.redundancy import SMALL
@@ -125,6 +131,7 @@ def covariance_tests(
     ry: np.ndarray,
     starts: np.ndarray,
     level: float,
+    entropy: float | None = None,
 ) -> Batch:
     """The covariance tests of all inputs at once, and their power.
 
@@ -135,6 +142,7 @@ def covariance_tests(
         ry: (n, w) residuals of the fit on all inputs.
         starts: the first rows of the episodes.
         level: at which effects have to be detectable.
+        entropy: of a discrete target (see `least_share`).
 
     Returns:
         `covariance_test(r_x, r_y + r_x b)` and `detectable_effect(r_x, r_y)` of each input, up to rounding.
@@ -153,10 +161,10 @@ def covariance_tests(
     error, power = sums.std(0, ddof=1) * np.sqrt(groups) / n, (ry**2).mean(0)
     variance = np.outer((rx**2).mean(0), power)
     share = np.divide(error**2, variance, out=np.ones_like(variance), where=variance > 1e-24)
-    kurtosis = float(np.median((ry**4).mean(0) / np.maximum(power**2, 1e-300)))
     critical = {count: critical_values(level, count, groups) for count in set(pairs.tolist())}
-    detectable = [
-        max(np.median(share[a : a + width]) * critical[count][0] ** 2, kurtosis / 3 / n * critical[count][1] ** 2)
-        for a, width, count in zip(first, widths, pairs.tolist(), strict=True)
-    ]
-    return Batch(best, p, np.minimum(1.0, detectable))
+    noise, tails = (
+        [float(np.median(share[a : a + width])) for a, width in zip(first, widths, strict=True)],
+        kurtosis(ry),
+    )
+    detectable = [least_share(e, tails, n, critical[count], entropy) for e, count in zip(noise, pairs, strict=True)]
+    return Batch(best, p, np.array(detectable))
