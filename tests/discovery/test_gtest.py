@@ -7,6 +7,7 @@ from because_rl.datasets.collect import rollout
 from because_rl.datasets.recipe import Recipe
 from because_rl.discovery.independence.contingency import PermutationTest, design_effects, joint_codes, row_codes
 from because_rl.discovery.independence.gtest import GTest
+from because_rl.discovery.independence.search import Search
 from because_rl.discovery.mask import decide
 from because_rl.discovery.variables import Variables
 from because_rl.envs.tasks import world_class
@@ -201,6 +202,19 @@ def test_verdicts_do_not_depend_on_the_order_of_factors():
     assert {(r["from"], r["to"]): (r["p"], r["status"], r["detectable"]) for r in first.rows()} == {
         (r["from"], r["to"]): (r["p"], r["status"], r["detectable"]) for r in other.rows()
     }
+
+
+@pytest.mark.parametrize("chosen", ["move", "open"])
+def test_of_two_inputs_that_explain_as_much_the_one_with_fewer_values_is_the_cause(chosen):
+    """Whoever does not move, opens, and the light goes on."""
+    rng = np.random.default_rng(0)
+    move = rng.integers(0, 5, 60)
+    lit, opened = np.zeros(60, int), (move == 0).astype(int)
+    codes = {("lit",): lit, ("move",): move, ("open",): opened}
+    search = Search(codes, opened, "lit", "lit", np.arange(60), 0, GTest())
+    search.blanket = frozenset({("lit",), (chosen,)})
+    assert search._swap() == (chosen == "move")
+    assert search.blanket == {("lit",), ("open",)}
 
 
 def coins(n):

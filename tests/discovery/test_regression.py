@@ -14,6 +14,7 @@ from because_rl.discovery.regression.covariance import (
     combine,
     covariance_test,
     detectable_effect,
+    largest_effect,
     projected_test,
 )
 from because_rl.discovery.regression.engine import Budget, Engine, draw_rows
@@ -165,6 +166,18 @@ def test_detectable_effects_on_rare_events_are_seen():
         event = rng.random((n, 1)) < rate * np.exp(slope * x - slope**2 / 2)
         rejected.append(covariance_test(x, event - event.mean(), starts)[1] < 1e-4)
     assert np.mean(rejected) > 0.8
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.005, 0.02])
+def test_effects_are_at_most_the_largest_that_is_not_ruled_out(effect):
+    rng, n, covered = np.random.default_rng(1), 2000, []
+    starts = np.arange(0, n, 10)
+    for _ in range(300):
+        x, noise = rng.normal(size=(2, n, 1))
+        y = np.sqrt(effect) * x + np.sqrt(1 - effect) * noise
+        p, detectable = covariance_test(x, y, starts)[1], detectable_effect(x, y, starts, 1e-4)
+        covered.append(largest_effect(p, detectable, 1e-4) >= effect)
+    assert np.mean(covered) > 0.93
 
 
 def test_projected_test_is_one_sided():

@@ -100,6 +100,21 @@ def test_causes_of_rare_events_are_undetermined_however_small_their_effect():
     assert verdict(QUICK, data, evidence, ("idle", "a")) == "excluded"
 
 
+def test_an_input_that_follows_from_another_is_not_excluded_as_a_cause_of_an_event():
+    """The light goes on in 2% of the rows, whatever the inputs; b repeats a, but for noise in its first column."""
+    state, action, next_state, episode = world(n=12_000, seed=1)
+    rng = np.random.default_rng(0)
+    state[:, 1] = state[:, 0] + 0.05 * rng.normal(size=12_000)
+    state[:, 3], next_state[:, 3] = 0, rng.random(12_000) < 0.02
+    data = Variables.from_arrays(SPEC, state, action, next_state, episode)
+    evidence = QUICK(data)
+    assert verdict(QUICK, data, evidence, ("a", "on")) == "undetermined"
+    assert "a follows from the other inputs" in evidence.why["a", "on"]
+    mask = decide(data, evidence, QUICK, 1e-4)
+    assert ("a", "on") not in mask.graph.edges
+    assert {verdict(QUICK, data, evidence, (i, "on")) for i in ("push", "idle")} == {"excluded"}
+
+
 def test_what_drives_a_cause_is_undetermined_and_others_are_excluded():
     """push moves a, and a moves b: in one step push might move b by too little to show. b and idle move no cause."""
     data = Variables.from_arrays(SPEC, *world(4800))

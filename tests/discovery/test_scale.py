@@ -89,13 +89,13 @@ def test_tests_of_all_inputs_at_once_are_those_of_each():
     residuals[1][:, 0] += ry[:, 0]
     slopes = [0.1 * rng.normal(size=(rx.shape[1], 2)) for rx in residuals]
     squares = [episode_squares(rx, starts) for rx in residuals]
-    batch = covariance_tests(residuals, squares, slopes, ry, starts, 1e-4)
+    batch = covariance_tests(residuals, squares, slopes, ry, starts, 1e-4, [None] * len(residuals))
     for k, (rx, slope) in enumerate(zip(residuals, slopes, strict=True)):
         t, p = covariance_test(rx, ry + rx @ slope, starts)
         assert batch.statistic[k] == pytest.approx(t)
         assert batch.p[k] == pytest.approx(p)
         assert batch.detectable[k] == pytest.approx(detectable_effect(rx, ry, starts, 1e-4))
-    few = covariance_tests(residuals, [s[:2] for s in squares], slopes, ry, starts[:2], 1e-4)
+    few = covariance_tests(residuals, [s[:2] for s in squares], slopes, ry, starts[:2], 1e-4, [None] * len(residuals))
     assert (few.detectable == 1).all()
 
 

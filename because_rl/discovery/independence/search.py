@@ -69,6 +69,7 @@ class Search:
         if self._swap():
             self._shrink()
         self._add_unproven()
+        self._swap()
 
     def strata(self, given: frozenset[Feature]) -> np.ndarray:
         """(n,) codes, equal where all of the given features are."""
@@ -133,21 +134,24 @@ class Search:
             self.blanket -= {weakest}
 
     def _swap(self) -> bool:
-        """Replace members by features that explain more with no more strata; whether any was.
+        """Replace members by features that explain more with no more strata, or as much with fewer; whether any was.
 
         Of two inputs that nearly stand in for each other (an agent that does not pick, moves) the permutations' noise
-        may have chosen the one that explains less.
+        may have chosen the one that explains less, or the one with values that make no difference.
         """
-        swapped, better = False, True
-        while better:
-            left = entropy_given(self.y, self.strata(self.blanket))
+
+        def rank(features: frozenset[Feature]) -> tuple[float, int]:
+            strata = self.strata(features)
+            return round(entropy_given(self.y, strata), 9), int(strata.max())
+
+        swapped = False
+        while True:
+            now = rank(self.blanket)
             sets = {self.blanket - {f} | {g} for f in self.blanket - self.past for g in self.outside()}
-            sets = {s for s in sets if self.strata(s).max() <= self.strata(self.blanket).max()}
-            ranked = sorted((entropy_given(self.y, self.strata(s)), int(self.strata(s).max()), sorted(s)) for s in sets)
-            better = bool(ranked) and ranked[0][0] < left - 1e-9
-            if better:
-                self.blanket, swapped = frozenset(ranked[0][2]), True
-        return swapped
+            ranked = sorted((*rank(s), sorted(s)) for s in sets if rank(s)[1] <= now[1])
+            if not ranked or ranked[0][:2] >= now:
+                return swapped
+            self.blanket, swapped = frozenset(ranked[0][2]), True
 
     def _add_unproven(self) -> None:
         """Add features that may explain the remaining entropy but vary too rarely for a small p-value."""

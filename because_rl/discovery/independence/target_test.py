@@ -15,6 +15,7 @@ from because_rl.discovery.regression.covariance import (
     covariance_share,
     covariance_test,
     detectable_effect,
+    largest_effect,
     projected_test,
 )
 from because_rl.discovery.regression.engine import Engine
@@ -34,6 +35,7 @@ UNEXPLAINED = 1e-4
 """Share of a target's change that its established causes may leave, if no other input could be one."""
 FEW_INPUTS = 12
 """Up to which every pair is tested in full."""
+MORE_EPISODES = "more episodes like these"
 FEW, RARE = 200, 0.05
 """Rows in which a target moves, and their share of all rows. With fewer, a small effect with a small p-value is no
 answer: the regression that measures effects has too little to learn from."""
@@ -156,7 +158,8 @@ class TargetTest:
         if small:
             sources, slopes = [analysis.sources[i] for i in small], [change.slope for change in small.values()]
             residuals, squares = [s.residual for s in sources], [s.squares for s in sources]
-            batch = covariance_tests(residuals, squares, slopes, ry, data.starts, test.level, self.target.entropy)
+            entropies = [self._entropy(source, y) for source in sources]
+            batch = covariance_tests(residuals, squares, slopes, ry, data.starts, test.level, entropies)
             rows = place[list(small)], self.j
             out.p[rows], out.statistic[rows] = np.minimum(1, batch.p / COVARIANCE_PART), batch.statistic
             out.effect[rows] = [change.effect(error) for change in small.values()]
@@ -202,7 +205,8 @@ class TargetTest:
         z, p_projected = projected_test(direction, ry, data.starts, data.folds)
         out.p[place], out.statistic[place] = combine(p_covariance, p_projected), max(t, z)
         out.effect[place] = loss(np.minimum((ry**2).mean(0), square(y - substituted)), square(y - full))
-        out.detectable[place] = detectable_effect(rx, ry, data.starts, self.test.level, self.target.entropy)
+        entropy = self._entropy(source, y)
+        out.detectable[place] = detectable_effect(rx, ry, data.starts, self.test.level, entropy)
         trace = max(out.effect[place], covariance_share(rx, ry), covariance_share(direction, ry))
         if out.p[place] < self.test.level and trace >= TRACE * self.test.least_effect:
             self.traced.add(i)
@@ -210,6 +214,11 @@ class TargetTest:
     def _is_redundant(self, source: Source, y: np.ndarray) -> bool:
         """Whether, where y moves, the other inputs predict so much of this one that its test is in doubt."""
         return variation(source.residual, y) < 1 - self.test.redundant
+
+    def _entropy(self, source: Source, y: np.ndarray) -> float | None:
+        """Of a discrete target, for inputs that vary of their own accord: what an input that follows from the others
+        adds to a rare event would have to show in the little that they leave of it."""
+        return None if self._is_redundant(source, y) else self.target.entropy
 
     def _lacks_variation(self, source: Source, i: int, y: np.ndarray) -> bool:
         """Whether an input varies too little of its own accord.
@@ -234,7 +243,7 @@ class TargetTest:
         place, y = (lambda i: (self.data.input_place[i], self.j)), full_fit.problem.target
         open_inputs = [i for i in inputs if not (out.p[place(i)] < test.level and out.effect[place(i)] >= least)]
         (moved, few), name = _moves(y), self.target.factor.name
-        redundant, weak = [], []
+        redundant, testable = [], []
         for i in open_inputs:
             source = analysis.sources[i]
             if few and out.p[place(i)] < test.level:
@@ -252,18 +261,25 @@ class TargetTest:
                 self._undetermined(i, reason, "more rows, for a more accurate regression", kept=False)
             elif self._lacks_variation(source, i, y):
                 redundant.append(i)
-            elif out.detectable[place(i)] > test.excluding_effect:
-                weak.append(i)
-            elif out.effect[place(i)] >= least:
-                pair = self.data.inputs[i].name, name
-                out.why[pair] = f"its effect counts, but may be chance: p is not below {test.level:g}"
-                out.needs[pair] = "more episodes like these"
-        self._judge_redundant(analysis, full_fit, redundant)
-        if weak and self._explained(analysis, full_fit, set(inputs) - set(open_inputs)):
+            else:
+                testable.append(i)
+        testable += self._judge_redundant(analysis, full_fit, redundant)
+        established = set(inputs) - set(open_inputs)
+        weak = [i for i in testable if out.detectable[place(i)] > test.excluding_effect]
+        if weak and self._explained(analysis, full_fit, established):
             out.detectable[self.data.input_place[weak], self.j] = 0
         else:
             for i in weak:
                 self._lacks_power(i, out.detectable[place(i)])
+        for i in set(testable) - set(weak):
+            p, effect, detectable = out.p[place(i)], out.effect[place(i)], out.detectable[place(i)]
+            if effect >= least:
+                pair = self.data.inputs[i].name, name
+                out.why[pair] = f"its effect counts, but may be chance: p is not below {test.level:g}"
+                out.needs[pair] = MORE_EPISODES
+            elif (most := largest_effect(p, detectable, test.level)) >= least:
+                reason = f"an effect of {most:.2g} is not ruled out (p {p:.1g})"
+                self._undetermined(i, reason, MORE_EPISODES, kept=False)
 
     def _explained(self, analysis: Analysis, full_fit: FullFit, established: set[int]) -> bool:
         """Whether the established inputs leave nothing of the target unexplained that another input could explain."""
@@ -290,21 +306,28 @@ class TargetTest:
             wanted = int(np.ceil(episodes * detectable / least))
         self.out.needs[pair] = f"about {wanted:,} episodes like these {episodes:,}"
 
-    def _judge_redundant(self, analysis: Analysis, full_fit: FullFit, inputs: list[int]) -> None:
-        """An input with too little variation of its own is undetermined, unless the target needs neither it nor those
-        from which it follows."""
+    def _judge_redundant(self, analysis: Analysis, full_fit: FullFit, inputs: list[int]) -> list[int]:
+        """The inputs, of those with too little variation of their own, that the rows can judge all the same: the
+        target needs neither them nor those from which they follow.
+
+        The others are undetermined. So are all causes of an event: whether it needs them may show in few rows.
+        """
         engine, prune_max, loss_max = (
             self.regressions.engine,
             self.test.least_effect / 3,
             self.test.least_effect * DOUBT,
         )
         arguments = inputs, self.data.columns, prune_max, loss_max
-        losses = loss_after_pruning(engine, full_fit.problem, full_fit.kernel, *arguments)
+        losses, spare = loss_after_pruning(engine, full_fit.problem, full_fit.kernel, *arguments), []
         for i, loss_without in zip(inputs, losses, strict=True):
-            if loss_without > loss_max:
+            needed = loss_without > loss_max
+            if needed or self.target.entropy is not None:
                 name = self.data.inputs[i].name
                 reason = _redundancy_reason(self.data, engine, analysis.sources, i)
-                self._undetermined(i, reason, f"rows in which {name} varies while these stay")
+                self._undetermined(i, reason, f"rows in which {name} varies while these stay", kept=needed)
+            else:
+                spare.append(i)
+        return spare
 
 
 def _moves(y: np.ndarray) -> tuple[int, bool]:

@@ -14,7 +14,10 @@ from scipy import stats
 
 COVARIANCE_PART = 0.9
 """Share of the level that the covariance test gets; the projected test gets the rest."""
-
+POWER = float(stats.norm.isf(0.2))
+"""Standard errors beyond the critical value at which an effect is seen with probability .8."""
+CONFIDENCE = float(stats.norm.isf(0.05))
+"""Standard errors of a one-sided 95% interval."""
 
 FOLDS = 5
 """Of whole episodes, for cross-fitting."""
@@ -195,14 +198,26 @@ def least_share(
     return min(1.0, share)
 
 
+def largest_effect(p: float, detectable: float, level: float) -> float:
+    """The upper end of the one-sided 95% interval of an effect with this p-value.
+
+    Effects grow with the square of z. The one that is detectable at `level` has its z at critical value + .84, so with
+    the z of p the interval ends at ((z + 1.64) / (critical value + .84))^2 times as much.
+
+    >>> round(largest_effect(0.5, 0.02, 1e-4), 4), round(largest_effect(0.001, 0.02, 1e-4), 4)
+    (0.0048, 0.0218)
+    """
+    z, critical = stats.norm.isf(np.array([p, level]) / 2)
+    return float(detectable * ((z + CONFIDENCE) / (critical + POWER)) ** 2)
+
+
 def critical_values(level: float, pairs: int, groups: int) -> tuple[float, float]:
     """What the covariance test and the projected test need to be significant at this level with probability .8.
 
     In standard errors, for so many pairs of columns and episodes.
     """
-    power = stats.norm.isf(0.2)
-    linear = stats.t.isf(level * COVARIANCE_PART / 2 / pairs, groups - 1) + power
-    projected = np.sqrt(2) * (stats.norm.isf(level * (1 - COVARIANCE_PART)) + power)
+    linear = stats.t.isf(level * COVARIANCE_PART / 2 / pairs, groups - 1) + POWER
+    projected = np.sqrt(2) * (stats.norm.isf(level * (1 - COVARIANCE_PART)) + POWER)
     return float(linear), float(projected)
 
 

@@ -131,7 +131,7 @@ def covariance_tests(
     ry: np.ndarray,
     starts: np.ndarray,
     level: float,
-    entropy: float | None = None,
+    entropies: Sequence[float | None],
 ) -> Batch:
     """The covariance tests of all inputs at once, and their power.
 
@@ -142,7 +142,7 @@ def covariance_tests(
         ry: (n, w) residuals of the fit on all inputs.
         starts: the first rows of the episodes.
         level: at which effects have to be detectable.
-        entropy: of a discrete target (see `least_share`).
+        entropies: for each input, that of a discrete target (see `least_share`).
 
     Returns:
         `covariance_test(r_x, r_y + r_x b)` and `detectable_effect(r_x, r_y)` of each input, up to rounding.
@@ -166,5 +166,6 @@ def covariance_tests(
         [float(np.median(share[a : a + width])) for a, width in zip(first, widths, strict=True)],
         kurtosis(ry),
     )
-    detectable = [least_share(e, tails, n, critical[count], entropy) for e, count in zip(noise, pairs, strict=True)]
+    each = zip(noise, pairs, entropies, strict=True)
+    detectable = [least_share(e, tails, n, critical[count], entropy) for e, count, entropy in each]
     return Batch(best, p, np.array(detectable))
