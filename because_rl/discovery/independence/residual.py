@@ -22,9 +22,10 @@ Beyond `max_rows` rows, whole episodes are drawn; the power is that of the rows 
 - detectable: the least effect that the tests would have shown (`covariance.detectable_effect`); 0 where the
   established causes explain the target, so that nothing is left for another input.
 - Undetermined also: the input or the target does not vary; the target moves too rarely; the dependence is significant,
-  but measured as tiny; the input could stand in for others from which it follows (`redundancy`); the mask without it
-  predicts worse (`sufficiency`); or the input drives a cause of the target. Within a step of dt a force moves a
-  position by dt^2 / 2, and in the equations of a simulator that is an edge, which no number of rows rules out.
+  but measured as tiny; an effect that counts is within the 95% interval (`covariance.largest_effect`); the input could
+  stand in for others from which it follows (`redundancy`), or follows from others where the target is an event; the
+  mask without it predicts worse (`sufficiency`); or the input drives a cause of the target. Within a step of dt a force
+  moves a position by dt^2 / 2, and in the equations of a simulator that is an edge, which no number of rows rules out.
 
 Assumptions: a smooth regression can learn the conditional means at this n; episodes are independent of one another;
 hidden causes, if any, are constant in an episode and mostly shift the next state.
