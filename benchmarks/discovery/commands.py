@@ -188,7 +188,7 @@ def bench_mask(
 def bench_pictures(
     p_values: Annotated[
         Path, typer.Option(help="Folder of p-values that 'discovery --keep' wrote, for the picture of the level.")
-    ] = Path("results/discovery/p-values/679007b"),
+    ] = Path("results/discovery/p-values/level"),
     power: Annotated[
         Path, typer.Option(help="File of 'discovery --case added-* --case product-*', for that of the power.")
     ] = Path("results/discovery/power.json"),

@@ -143,7 +143,7 @@ class Stopping(Noting):
             raise StopSweep("Got new code.", need="the old.", fix="start again.")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_failures_keep_their_reason_and_a_stop_ends_all(cluster, tmp_path, notes):
     compute, folder = Troubled(notes), tmp_path / "failing"
     status = sweep(jobs(4), compute, folder, engine=RayEngine(cluster))
