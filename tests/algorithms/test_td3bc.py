@@ -96,10 +96,8 @@ LEARN = {"alpha": 10.0, "hidden": 32, "batch": 128, "steps": 1500, "critic_rate"
 LEARN |= {"discount": 0.9}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "world", [pytest.param(Steps(), id="discrete", marks=pytest.mark.long), pytest.param(Slide(), id="continuous")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("world", [Steps(), Slide()], ids=["discrete", "continuous"])
 def test_the_policy_beats_the_behaviour(world):
     data, behaviour = logged(world, 1200)
     agent = make_method("td3bc", LEARN).fit(data, Run([0, 1]))

@@ -85,7 +85,7 @@ def process_of_measurement(test, n, pairs, seed):
     return [cost_row(test, n, 1.0) | {"process": os.getpid()}]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_measurement_has_a_process_of_its_own(monkeypatch):
     monkeypatch.setattr(bench, "measure", process_of_measurement)
     reports = []

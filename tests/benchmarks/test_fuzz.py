@@ -115,7 +115,7 @@ def faulty_case(rng, base, work):
     return str(n), read
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hangs_crashes_and_tracebacks_are_distinguished():
     """After the hang a new process goes on with the next input."""
     outcomes = [v["outcome"] for v in verdicts_of("faulty", Target(faulty_case, 1.0, patience=0.5), 0, 8)]
