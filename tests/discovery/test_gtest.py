@@ -205,7 +205,7 @@ def test_verdicts_do_not_depend_on_the_order_of_factors():
 
 
 @pytest.mark.parametrize("chosen", ["move", "open"])
-def test_of_two_inputs_that_explain_as_much_the_one_with_fewer_values_is_the_cause(chosen):
+def test_of_equal_explanations_the_one_with_fewer_values_is_the_cause(chosen):
     """Whoever does not move, opens, and the light goes on."""
     rng = np.random.default_rng(0)
     move = rng.integers(0, 5, 60)

@@ -100,7 +100,7 @@ def test_causes_of_rare_events_are_undetermined_however_small_their_effect():
     assert verdict(QUICK, data, evidence, ("idle", "a")) == "excluded"
 
 
-def test_an_input_that_follows_from_another_is_not_excluded_as_a_cause_of_an_event():
+def test_redundant_inputs_are_not_excluded_as_causes_of_an_event():
     """The light goes on in 2% of the rows, whatever the inputs; b repeats a, but for noise in its first column."""
     state, action, next_state, episode = world(n=12_000, seed=1)
     rng = np.random.default_rng(0)
