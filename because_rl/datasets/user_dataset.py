@@ -23,26 +23,22 @@ from because_rl.factors import FactorSpec
 from because_rl.io import new_folder, write_json
 
 
-def no_policy_reason(factors: FactorSpec) -> str:
-    """Why no policy can be planned with these factors; empty where one can.
-
-    Continuous actions are planned by shooting, discrete ones (`codes`) by enumerating the reachable states.
-    """
-    if not factors.goal:
-        return "the factors name no goal"
-    if factors.codes is not None:
-        if continuous := [f.name for f in factors.state if f.is_continuous]:
-            return f"numbered actions need discrete states, and {continuous[0]!r} is continuous"
-    elif categorical := [f.name for f in factors.action if f.type == "categorical"]:
-        return f"action {categorical[0]!r} is categorical and the factor spec has no 'codes'"
-    return ""
-
-
 def add_action_codes(log: Log, factors: FactorSpec) -> FactorSpec:
-    """The spec, with one-hot `codes` added where the log's actions are numbers and the spec has no codes."""
-    if _has_discrete_actions(log, factors) and factors.codes is None:
-        factors = replace(factors, codes=tuple(tuple(row) for row in np.eye(factors.action_size).tolist()))
-    return factors
+    """The spec, with `codes` added where actions are discrete and it has none.
+
+    Numbers get one-hot codes. Columns of discrete factors, of which one at least is categorical, get the combinations
+    that were logged.
+    """
+    if factors.codes is not None:
+        return factors
+    if _has_discrete_actions(log, factors):
+        return replace(factors, codes=tuple(tuple(row) for row in np.eye(factors.action_size).tolist()))
+    rows, types = log.joined("actions"), {factor.type for factor in factors.action}
+    if "categorical" not in types or not types <= {"categorical", "binary"} or rows.shape[1] != factors.action_size:
+        return factors
+    if any(factor.invalid(rows[:, factor.slice]).any() for factor in factors.action):
+        return factors  # `prepare_log` says where
+    return replace(factors, codes=tuple(tuple(row) for row in np.unique(rows, axis=0).astype(float).tolist()))
 
 
 def prepare_log(log: Log, factors: FactorSpec, goal: Sequence[float] | None = None) -> Log:
@@ -116,15 +112,27 @@ def _prepare_episode(log: Log, number: int, factors: FactorSpec, checker: Checke
 
 
 def _has_discrete_actions(log: Log, factors: FactorSpec) -> bool:
-    """Whether actions stay whole numbers. Without codes they may also be the only column of an action factor."""
-    return log.has_whole_number_actions and (factors.codes is not None or factors.action_size > 1)
+    """Whether actions become numbers. Without codes they may also be the only column of an action factor."""
+    return factors.codes is not None or (log.has_whole_number_actions and factors.action_size > 1)
 
 
 def _convert_actions(log: Log, factors: FactorSpec, actions: np.ndarray) -> np.ndarray:
     """(T,) int64 where they are discrete, else (T, columns) float32."""
-    if _has_discrete_actions(log, factors):
+    if not _has_discrete_actions(log, factors):
+        return actions.reshape(len(actions), -1).astype(np.float32)
+    if log.has_whole_number_actions:
         return actions.reshape(-1).astype(np.int64)
-    return actions.reshape(len(actions), -1).astype(np.float32)
+    rows, codes = actions.reshape(len(actions), -1).astype(np.float32), np.asarray(factors.codes, np.float32)
+    if rows.shape[1] != codes.shape[1]:
+        return rows  # the checker says so
+    equal = (rows[:, None] == codes[None]).all(2)
+    if not equal.any(1).all():
+        raise BecauseError(
+            f"{log.name} has the action {rows[equal.any(1).argmin()].tolist()}, which is not in 'codes'.",
+            need="action numbers, or rows of 'codes'.",
+            fix="add it to 'codes', or leave 'codes' out.",
+        )
+    return equal.argmax(1)
 
 
 def _as_minari(episode: Episode, factors: FactorSpec) -> dict[str, Any]:

@@ -3,8 +3,9 @@
     pi(a | s, g) = sum_k w_k(s, g) prod_columns N(a; mean_k(s, g), spread_k(s, g))
 
 A mixture, because logged behaviour is one: the average of an expert and of noise is neither of the two. Columns that
-only ever took two values get a Bernoulli in place of the Gaussian. State factors that cannot matter for the goal (no
-path to it in the mask) are gated out.
+only ever took two values get a Bernoulli in place of the Gaussian. Of numbered actions each is a component that is
+exactly its row of `codes`, so that the mixture is a categorical distribution. State factors that cannot matter for the
+goal (no path to it in the mask) are gated out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
 from because_rl.models.nets import MLP
@@ -23,6 +24,8 @@ from because_rl.models.prepared_data import ActionStatistics, Statistics
 from because_rl.training.stage import Batch
 
 LEAST_SPREAD, MOST_SPREAD = -4.0, 0.5
+OTHER_CODE = -1e9
+"""Log-density of a code at the action of another; finite, so that differences of such have no NaN."""
 
 
 class ActionMixture(NamedTuple):
@@ -30,23 +33,28 @@ class ActionMixture(NamedTuple):
 
     log_weight: Array
     mean: Array
-    """in units of the actions' standard deviation; log-odds of Bernoulli columns"""
-    log_spread: Array
+    """in units of the actions' standard deviation; log-odds of Bernoulli columns; codes as they are"""
+    log_spread: Array | None
+    """None: the components are codes"""
 
 
 class BehaviourPolicy(eqx.Module):
     net: MLP
     components: int = eqx.field(static=True)
+    codes: tuple[tuple[float, ...], ...] | None = eqx.field(static=True)
 
     def __init__(self, factors: FactorSpec, key: PRNGKeyArray, *, hidden: int = 128, components: int = 4):
-        self.components = components
-        size = components * (1 + 2 * factors.action_size)
+        self.codes = factors.codes
+        self.components = components if self.codes is None else len(self.codes)
+        size = self.components * (1 + 2 * factors.action_size if self.codes is None else 1)
         self.net = MLP((factors.state_size + factors.goal_size, hidden, hidden, size), key, last=0.1)
 
     def __call__(self, stats: Statistics, gate: Array, state: Array, goal: Array) -> ActionMixture:
         size = len(state)
         inputs = (state - stats.mean[:size]) / stats.scale[:size] * gate
         out = self.net(jnp.concatenate([inputs, goal])).reshape(self.components, -1)
+        if self.codes is not None:
+            return ActionMixture(jax.nn.log_softmax(out[:, 0]), jnp.asarray(self.codes, jnp.float32), None)
         mean, spread = jnp.split(out[:, 1:], 2, axis=1)
         # Components that start alike would stay alike: they begin at different spreads.
         first = jnp.linspace(-1.0, 1.0, self.components)[:, None] if self.components > 1 else jnp.zeros((1, 1))
@@ -56,11 +64,19 @@ class BehaviourPolicy(eqx.Module):
 
 def component_log_densities(actions: ActionStatistics, mixture: ActionMixture, action: Array) -> tuple[Array, Array]:
     """(components,) log of weight and density at an action; (components, columns) its standardised residuals."""
+    if mixture.log_spread is None:
+        taken = jnp.arange(len(mixture.mean)) == nearest_code(mixture.mean, action)
+        return mixture.log_weight + jnp.where(taken, 0.0, OTHER_CODE), jnp.zeros_like(mixture.mean)
     z = (((action - actions.mean) / actions.scale)[None] - mixture.mean) * jnp.exp(-mixture.log_spread)
     wanted = (action > 0.5 * (actions.low + actions.high)).astype(jnp.float32)
     coin = mixture.mean * wanted[None] - jax.nn.softplus(mixture.mean)
     each = jnp.where(actions.coin[None] > 0, coin, -0.5 * z**2 - mixture.log_spread)
     return mixture.log_weight + each.sum(1), z
+
+
+def nearest_code(codes: Float[Array, "codes columns"], action: Float[Array, "*rows columns"]) -> Int[Array, "*rows"]:
+    """The number of each action given as columns."""
+    return jnp.square(action[..., None, :] - codes.reshape((1,) * (action.ndim - 1) + codes.shape)).sum(-1).argmin(-1)
 
 
 def behaviour_loss(
@@ -83,10 +99,12 @@ def draw_action(
     goal: Array,
     noise: Float[Array, " one_and_action"],
 ) -> Float[Array, " action"]:
-    """An action from standard normal noise, whose first column chooses the component."""
+    """An action from standard normal noise, whose first column chooses the component; codes need no other."""
     mixture = model(stats, gate, state, goal)
     chance = jnp.cumsum(jnp.exp(mixture.log_weight))[:-1]
     k = (jax.scipy.stats.norm.cdf(noise[0]) > chance).sum()
+    if mixture.log_spread is None:
+        return mixture.mean[k]
     mean, spread, noise = mixture.mean[k], mixture.log_spread[k], noise[1:]
     gaussian = actions.mean + actions.scale * (mean + jnp.exp(spread) * noise)
     coin = jnp.where(jax.scipy.stats.norm.cdf(noise) < jax.nn.sigmoid(mean), actions.high, actions.low)

@@ -145,6 +145,7 @@ class Mixture(eqx.Module):
 
     def sample(self, out: Array, noise: Array) -> Array:
         mixture, noise = self.mixture(out), jnp.clip(noise, UNIFORM_CLIP, 1.0 - UNIFORM_CLIP)
+        assert mixture.log_spread is not None
         component_noise, column_noise = jnp.split(noise, [self.components])
         component = sample_one_hot(mixture.log_weight, component_noise)
         mean, spread = component @ mixture.mean, jnp.exp(component @ mixture.log_spread)

@@ -1,6 +1,7 @@
 """Act by planning in a learned model: the part that all model-based methods share.
 
-Discrete actions are planned by exact value iteration, continuous ones by shooting from the data's behaviour policy.
+Numbered actions in discrete states are planned by exact value iteration, all others by shooting from the data's
+behaviour policy.
 """
 
 from __future__ import annotations
@@ -17,13 +18,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
+from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
+from because_rl.models.behaviour_policy import nearest_code
 from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary
 from because_rl.planning.goal import attained
-from because_rl.planning.proposals import behaviour_policy, terminal_value, untrained_proposals
+from because_rl.planning.proposals import (
+    behaviour_policy,
+    no_policy_reason,
+    plans_exactly,
+    terminal_value,
+    untrained_proposals,
+)
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
@@ -97,7 +106,9 @@ class PlanningMethod(Method):
         summary = Summary.restore(factors, horizon, arrays)
 
         def untrained(key: PRNGKeyArray) -> dict[str, Any]:
-            return self.untrained(summary, key) | untrained_proposals(self.config, factors, key)
+            # Earlier versions fitted no proposals for numbered actions in continuous states: their models still load.
+            proposals = untrained_proposals(self.config, factors, key) if "['gate']" in arrays else {}
+            return self.untrained(summary, key) | proposals
 
         parameters = unflatten(untrained_of_seeds(untrained, len(seeds)), arrays, "agent")
         return PlannerAgent(self, summary, seeds, parameters, arrays["pessimism"])
@@ -166,8 +177,8 @@ class PlannerAgent(Agent):
         self._given = parameters
         # Penalties come multiplied by each seed's own lambda.
         self.config = replace(method.config.planner, pessimism=1.0)
-        self.discrete = self.factors.codes is not None
-        if self.discrete:
+        self.exact = plans_exactly(self.factors)
+        if self.exact:
             self._successors = jax.jit(jax.vmap(self.learned.successor, in_axes=(None, 0, 0)))
         else:
             arrays, functions = hoist(self.learned)
@@ -177,20 +188,23 @@ class PlannerAgent(Agent):
             self._plan = _compile(self.config, method.config.memory, self.factors, functions)
 
     def start(self, worlds: int, seed: int = 0) -> Controller:
-        if self.discrete:
-            return self._value_iteration_controller()
+        if no_policy_reason(self.factors) or not (self.exact or "behaviour" in self._given):
+            raise BecauseError(
+                f"This agent has no policy: {no_policy_reason(self.factors) or 'an earlier version fitted it'}.",
+                need="a goal, and a behaviour policy of the data to draw plans from.",
+                fix="fit it again, with a factor spec of which a policy can be planned; predict works as it is.",
+            )
+        if self.exact:
+            return ValueIterationController([self._value_iteration(k) for k in range(len(self.seeds))])
         return ShootingController(self, worlds, seed)
 
     def single_step_controller(self, worlds: int) -> Controller:
-        return self._exact_plans if self.discrete else self.start(worlds)
+        return self._exact_plans if self.exact else self.start(worlds)
 
     @cached_property
-    def _exact_plans(self) -> ValueIterationController:
+    def _exact_plans(self) -> Controller:
         """Value iteration does not depend on earlier steps, so all single steps share its tables."""
-        return self._value_iteration_controller()
-
-    def _value_iteration_controller(self) -> ValueIterationController:
-        return ValueIterationController([self._value_iteration(k) for k in range(len(self.seeds))])
+        return self.start(1)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return flatten(self.parameters) | self.summary.arrays() | {"pessimism": np.asarray(self.pessimism)}
@@ -277,7 +291,8 @@ class ShootingController(Controller):
             jnp.asarray(steps_left),
             key,
         )
-        return np.asarray(self._last_plan.actions[:, :, 0])
+        actions, codes = self._last_plan.actions[:, :, 0], agent.factors.codes
+        return np.asarray(actions if codes is None else nearest_code(jnp.asarray(codes, jnp.float32), actions))
 
 
 def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, functions: Any) -> Callable[..., Plan]:

@@ -54,9 +54,23 @@ class PlanningConfig:
     planner: ShootingConfig = field(default_factory=ShootingConfig)
 
 
+def no_policy_reason(factors: FactorSpec) -> str:
+    """Why no policy can be planned with these factors; empty where one can."""
+    if not factors.goal:
+        return "the factors name no goal"
+    if factors.codes is None and (categorical := [f.name for f in factors.action if f.type == "categorical"]):
+        return f"action {categorical[0]!r} is categorical and the factor spec has no 'codes'"
+    return ""
+
+
+def plans_exactly(factors: FactorSpec) -> bool:
+    """Whether value iteration plans: over numbered actions, and states that can be listed. Otherwise shooting does."""
+    return factors.codes is not None and not any(factor.is_continuous for factor in factors.state)
+
+
 def needs_proposals(factors: FactorSpec) -> bool:
-    """Discrete actions are planned by value iteration over all of them, and without a goal nothing is planned."""
-    return factors.codes is None and bool(factors.goal)
+    """Whether plans are drawn from the behaviour policy."""
+    return not plans_exactly(factors) and not no_policy_reason(factors)
 
 
 def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.ndarray) -> dict[str, Any]:
@@ -80,7 +94,8 @@ def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.
             c.behaviour_steps,
             c.batch,
             c.rate,
-            settings={"hidden": c.behaviour_hidden},
+            settings={"hidden": c.behaviour_hidden}
+            | ({} if data.factors.codes is None else {"codes": data.factors.codes}),
         ),
         prepared.train,
         gate,

@@ -9,12 +9,14 @@ candidates come from decides almost everything:
 
 - `behaviour`: actions drawn from the behaviour policy cloned from the data, step by step in the imagined states,
   with noise that is correlated in time. This is what energy-weighted sampling amounts to.
-- `uniform`: actions drawn evenly from the action box, each held for `hold` steps.
+- `uniform`: actions drawn evenly from the action box, or from the codes of numbered actions, each held for `hold`
+  steps.
 
 In both, the plan of the last step, shifted by one, is one candidate, and a share of the others start from it: they
 vary its noise, and so stay within the behaviour policy, or its actions where these were drawn evenly. `method` says
 what is done with the scores: `best` takes the best candidate, `mppi` averages them by exp(J / temperature), `cem`
-refits the noise to the elite and samples again.
+refits the noise to the elite and samples again. Numbered actions have no average: by `mppi` they are voted on, with the
+same weights, and `cem` draws each step of a new candidate from the elite's.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
+from because_rl.models.behaviour_policy import nearest_code
 from because_rl.planning.goal import attained
 
 
@@ -80,8 +83,13 @@ class Plan(NamedTuple):
 
 def first_plan(config: ShootingConfig, factors: FactorSpec) -> Plan:
     """No plan yet. Its types are those of a plan, or the second step would compile anew."""
-    h, size = config.horizon, factors.action_size
-    return Plan(jnp.zeros((h, size)), jnp.zeros((h, 1 + size)), jnp.full((), -jnp.inf, jnp.float32))
+    h, noise = config.horizon, jnp.zeros((config.horizon, 1 + _column_noise(factors)))
+    return Plan(jnp.zeros((h, factors.action_size)), noise, jnp.full((), -jnp.inf, jnp.float32))
+
+
+def _column_noise(factors: FactorSpec) -> int:
+    """Columns of noise beside the one that chooses the component: a code is all that its component can be."""
+    return factors.action_size if factors.codes is None else 0
 
 
 def plan(
@@ -103,17 +111,26 @@ def plan(
     `parameters` is what the functions of `model` read.
     """
     n, h, size = config.population, config.horizon, factors.action_size
+    codes = None if factors.codes is None else jnp.asarray(factors.codes, jnp.float32)
+    if codes is not None:
+        low, high = codes.min(0), codes.max(0)
     warm_starts = int(config.warm_start_share * n)
     keys = jax.random.split(key, 6)
     # Candidates [0, warm_starts) vary the kept plan, the first of them not at all; the others are drawn afresh.
     follow = (jnp.arange(n) < warm_starts) & jnp.isfinite(before.score)
     amount = jnp.exp(jax.random.uniform(keys[2], (n,), minval=-4.0, maxval=-0.5)).at[0].set(0.0)
 
-    noise = correlated(keys[0], (n, h, size), config.memory) * config.spread
+    noise = correlated(keys[0], (n, h, _column_noise(factors)), config.memory) * config.spread
     noise = jnp.concatenate([sticky(keys[5], (n, h), config.habit)[:, :, None], noise], axis=2)
     uniform = config.proposals == "uniform"
     fixed = jnp.zeros((n, h, size))
-    if uniform:
+    if uniform and codes is not None:
+        drawn = jax.random.randint(keys[3], (n * -(-h // config.hold),), 0, len(codes)).reshape(n, -1)
+        held = jnp.repeat(codes[drawn], config.hold, axis=1)[:, :h]
+        redrawn = jax.random.uniform(keys[1], (n * h,)).reshape(n, h) < amount[:, None]
+        kept = jnp.concatenate([before.actions[1:], before.actions[-1:]])
+        fixed = jnp.where((follow[:, None] & ~redrawn)[:, :, None], kept[None], held)
+    elif uniform:
         knots = (n, -(-h // config.hold), size)
         held = low[None, None] + jax.random.uniform(keys[3], (prod(knots),)).reshape(knots) * (high - low)[None, None]
         kept = jnp.concatenate([before.actions[1:], before.actions[-1:]])
@@ -152,24 +169,39 @@ def plan(
     scores, actions = jax.vmap(imagine)(fixed, noise, jnp.full(n, uniform))
     noise = noise[scores.argmax()]
     if config.method == "cem":
-        scores, actions = _cem(config, imagine, scores, actions, low, high, keys[4])
+        scores, actions = _cem(config, imagine, codes is not None, scores, actions, low, high, keys[4])
     if config.method == "mppi":
         share = jax.nn.softmax(scores / config.temperature)
+        if codes is not None:
+            votes = jax.nn.one_hot(nearest_code(codes, actions), len(codes))
+            return Plan(codes[jnp.einsum("n,nhc->hc", share, votes).argmax(1)], noise, scores.max())
         return Plan(jnp.einsum("n,nha->ha", share, actions), noise, scores.max())
     best = scores.argmax()
     return Plan(actions[best], noise, scores[best])
 
 
 def _cem(
-    config: ShootingConfig, imagine: Callable, scores: Array, actions: Array, low: Array, high: Array, key: PRNGKeyArray
+    config: ShootingConfig,
+    imagine: Callable,
+    numbered: bool,
+    scores: Array,
+    actions: Array,
+    low: Array,
+    high: Array,
+    key: PRNGKeyArray,
 ) -> tuple[Array, Array]:
     n, elite = config.population, max(2, int(config.elite * config.population))
+    noises = actions.shape[2] + 1 if not numbered else 1
     for k in jax.random.split(key, config.rounds - 1):
         chosen = actions[jax.lax.top_k(scores, elite)[1]]
-        mean, std = chosen.mean(0), chosen.std(0)
-        fresh = mean[None] + std[None] * correlated(k, (n, *actions.shape[1:]), config.memory)
+        if numbered:
+            drawn = jax.random.randint(k, (n * actions.shape[1],), 0, elite).reshape(n, -1)
+            fresh = chosen[drawn, jnp.arange(actions.shape[1])[None]]
+        else:
+            mean, std = chosen.mean(0), chosen.std(0)
+            fresh = mean[None] + std[None] * correlated(k, (n, *actions.shape[1:]), config.memory)
         fresh = jnp.clip(fresh, low[None, None], high[None, None]).at[0].set(actions[scores.argmax()])
-        unused = jnp.zeros((*fresh.shape[:2], fresh.shape[2] + 1))
+        unused = jnp.zeros((*fresh.shape[:2], noises))
         scores, actions = jax.vmap(imagine)(fresh, unused, jnp.ones(n, bool))
     return scores, actions
 

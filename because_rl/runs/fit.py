@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import make_method
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path
-from because_rl.datasets.user_dataset import add_action_codes, no_policy_reason, prepare_log, write_dataset
+from because_rl.datasets.user_dataset import add_action_codes, prepare_log, write_dataset
 from because_rl.datasets.user_log import read_log
 from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
@@ -32,6 +32,7 @@ from because_rl.evaluation.held_out import held_out_accuracy, imagined_steps
 from because_rl.factors import FactorSpec
 from because_rl.io import exclusive, remove_folder, remove_leftovers, write_json
 from because_rl.planning.agent import PlannerAgent
+from because_rl.planning.proposals import no_policy_reason
 from because_rl.provenance import provenance
 from because_rl.records import read_record
 from because_rl.runs.discover import UNFINISHED, discover_dataset
@@ -105,7 +106,7 @@ def fit(
         if not (dataset_path(DATASET, folder) / "data" / "metadata.json").exists():
             remove_leftovers(dataset_path(DATASET, folder).parent)
             write_dataset(log, dataset_path(DATASET, folder))
-        dataset = load(DATASET, folder, _spec_for_training(spec))
+        dataset = load(DATASET, folder, spec)
         mask = None if method.config.mask == "full" else _discover(folder, method, report)
         trained = train(
             *("because", DATASET, folder, folder / "run", asked["seeds"], settings, report, True),
@@ -185,17 +186,6 @@ def _read_fit(folder: Path) -> dict[str, Any]:
     if not (folder / FIT).is_file():
         raise BecauseError(f"There is no fit in {folder}.", need=f"a folder with {FIT}.", fix="run 'because fit'.")
     return read_record(folder / FIT, "fit")
-
-
-def _spec_for_training(spec: FactorSpec) -> FactorSpec:
-    """The spec that the method gets.
-
-    If no policy can be planned, the behaviour policy, from which a planner draws actions, need not be learned: a spec
-    with one code for all actions makes the method skip it.
-    """
-    if spec.codes is None and no_policy_reason(spec):
-        return replace(spec, codes=((0.0,) * spec.action_size,))
-    return spec
 
 
 def _discover(folder: Path, method: Because, report: Report) -> CausalMask:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -84,7 +85,7 @@ class Agent(ABC):
         return self._selected[seed]
 
     def act(
-        self, state: np.ndarray, goal: np.ndarray, steps_left: int | None = None, *, seed: int | None = None
+        self, state: ArrayLike, goal: ArrayLike | None = None, steps_left: int | None = None, *, seed: int | None = None
     ) -> np.ndarray:
         """The action in a state, or in each of n states.
 
@@ -93,7 +94,7 @@ class Agent(ABC):
 
         Args:
             state: (state columns,) or (n, state columns).
-            goal: (goal columns,) or (n, goal columns); one goal serves all states.
+            goal: (goal columns,) or (n, goal columns); one goal serves all states. None where the factors name no goal.
             steps_left: until the episode ends; None: the horizon.
             seed: one of `seeds`, which acts alone; None: all of them vote (see `vote`).
 
@@ -102,7 +103,7 @@ class Agent(ABC):
         """
         agent = self if seed is None else self.select(seed)
         states, single = _rows("state", state, self.factors.state_size)
-        goals = _goals_of_states(goal, self.factors.goal_size, len(states))
+        goals = _goals_of_states(goal, self.factors, len(states))
         left = self.horizon if steps_left is None else steps_left
         if not 1 <= left <= self.horizon:
             raise BecauseError(
@@ -226,20 +227,36 @@ def vote(actions: np.ndarray, discrete: bool) -> np.ndarray:
     return actions[winner, np.arange(actions.shape[1])]
 
 
-def _rows(name: str, values: np.ndarray, columns: int) -> tuple[np.ndarray, bool]:
+def _rows(name: str, values: ArrayLike, columns: int) -> tuple[np.ndarray, bool]:
     """(n, columns) float32, and whether a single row was given."""
-    array = np.asarray(values, np.float32)
-    if array.ndim not in (1, 2) or array.shape[-1] != columns or not np.isfinite(array).all():
+    need, fix = f"({columns},) or (n, {columns}), finite.", "pass the columns of the factor spec."
+    try:
+        with np.errstate(over="ignore"):  # too large for 32 bits is infinite, and refused below
+            array = np.asarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise BecauseError(f"Got a {name} that is no array of numbers.", need=need, fix=fix) from error
+    if array.ndim not in (1, 2) or array.shape[-1] != columns or (array.ndim == 2 and not len(array)):
+        raise BecauseError(f"Got a {name} of shape {array.shape}.", need=need, fix=fix)
+    if len(bad := np.argwhere(~np.isfinite(array))):
+        where = f"column {bad[0][-1]}" + (f" of row {bad[0][0]}" if array.ndim == 2 else "")
         raise BecauseError(
-            f"Got a {name} of shape {array.shape}{'' if np.isfinite(array).all() else ' with numbers not finite'}.",
-            need=f"({columns},) or (n, {columns}), finite.",
-            fix="pass the columns of the factor spec.",
+            f"Got a {name} that is not finite: {where} is {array[tuple(bad[0])]}.",
+            need=need,
+            fix="leave out, or fill in, what was not measured.",
         )
     return np.atleast_2d(array), array.ndim == 1
 
 
-def _goals_of_states(goal: np.ndarray, columns: int, count: int) -> np.ndarray:
-    """(count, columns): one goal for each state, or the same for all."""
+def _goals_of_states(goal: ArrayLike | None, factors: FactorSpec, count: int) -> np.ndarray:
+    """(count, goal columns): one goal for each state, or the same for all."""
+    columns = factors.goal_size
+    if goal is None:
+        if columns:
+            names = ", ".join(repr(wanted.name) for wanted in factors.goal)
+            raise BecauseError(
+                "Got no goal.", need=f"one of {columns} columns ({names}).", fix="pass it as the second argument."
+            )
+        return np.zeros((count, 0), np.float32)
     rows, _ = _rows("goal", goal, columns)
     if len(rows) not in (1, count):
         raise BecauseError(

@@ -1,10 +1,12 @@
 """A user's own log as a dataset: its factors, its goals, what the end of an episode means."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from because_rl.datasets.load import load
-from because_rl.datasets.user_dataset import add_action_codes, no_policy_reason, prepare_log, write_dataset
+from because_rl.datasets.user_dataset import add_action_codes, prepare_log, write_dataset
 from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
@@ -53,18 +55,6 @@ def test_episode_terminates_at_its_goal_whatever_its_flag_says(tmp_path):
     assert [bool(e["truncations"][-1]) for e in log.episodes] == (~reached).tolist()
 
 
-def test_no_policy_gives_the_reason():
-    real, cells = pack(("x", 1, "continuous")), pack(("x", 3, "categorical"))
-    wanted = (GoalFactor("far", 0, 3, "categorical", factor="x"),)
-    push, pick = pack(("push", 1, "continuous")), pack(("pick", 2, "categorical"))
-    codes = ((1.0, 0.0), (0.0, 1.0))
-    assert no_policy_reason(FactorSpec(real, push, GOAL)) == ""
-    assert "no goal" in no_policy_reason(FactorSpec(real, push))
-    assert "'x' is continuous" in no_policy_reason(FactorSpec(real, pick, GOAL, codes))
-    assert "'pick' is categorical" in no_policy_reason(FactorSpec(real, pick, GOAL))
-    assert no_policy_reason(FactorSpec(cells, pick, wanted, codes)) == ""
-
-
 def test_numbered_actions_are_one_hot_or_a_column(tmp_path):
     rows = arrays() | {"actions": np.arange(72) % 3}
     log = read_log(write(tmp_path / "a.hdf5", rows))
@@ -76,3 +66,23 @@ def test_numbered_actions_are_one_hot_or_a_column(tmp_path):
     assert one.codes is None
     write_dataset(prepare_log(log, one), tmp_path / "one")
     np.testing.assert_array_equal(load(tmp_path / "one").action[:, 0], rows["actions"])
+
+
+def test_columns_of_discrete_actions_get_the_combinations_that_were_logged(tmp_path):
+    rng = np.random.default_rng(0)
+    gear, light = np.eye(3)[rng.integers(0, 3, 72)], rng.integers(0, 2, (72, 1))
+    gear[light[:, 0] == 1] = [0, 0, 1]  # the light is only on in the last gear
+    log = read_log(write(tmp_path / "a.hdf5", arrays() | {"actions": np.hstack([gear, light])}))
+    spec = add_action_codes(log, FactorSpec(X_ON.state, pack(("gear", 3, "categorical"), ("light", 1, "binary"))))
+    assert sorted(spec.codes) == [(0, 0, 1, 0), (0, 0, 1, 1), (0, 1, 0, 0), (1, 0, 0, 0)]
+    prepared = prepare_log(log, spec)
+    assert prepared.episodes[0]["actions"].dtype.kind == "i"
+    write_dataset(prepared, tmp_path / "columns")
+    np.testing.assert_array_equal(load(tmp_path / "columns").action, np.hstack([gear, light]))
+    with pytest.raises(BecauseError, match="not in 'codes'"):
+        prepare_log(log, replace(spec, codes=spec.codes[:3]))
+    mixed = FactorSpec(X_ON.state, pack(("gear", 3, "categorical"), ("light", 1, "continuous")))
+    assert add_action_codes(log, mixed).codes is None
+    broken = FactorSpec(X_ON.state, pack(("gear", 2, "categorical"), ("rest", 2, "binary")))
+    with pytest.raises(BecauseError, match="gear"):
+        prepare_log(log, add_action_codes(log, broken))

@@ -217,7 +217,7 @@ def test_an_agent_plans_only_for_worlds_not_at_their_goal(monkeypatch):
     def acts(together, there):
         monkeypatch.setattr(planner_agent, "CPU_WORLD_BATCH", together)
         monkeypatch.setattr(planner_agent, "split_learned", lambda predict, summary, parameters: (parameters, learned))
-        agent = planner_agent.PlannerAgent(method, summary, (0, 1), {"p": jnp.zeros(2)}, np.zeros(2))
+        agent = planner_agent.PlannerAgent(method, summary, (0, 1), {"behaviour": jnp.zeros(2)}, np.zeros(2))
         return agent.start(21).act(np.where(there[..., None], [2.0, 0.0], state), goal, 8)
 
     nobody = np.zeros((2, 21), bool)
