@@ -45,10 +45,10 @@ def test_a_goal_must_be_in_the_log_or_be_given(tmp_path):
 
 
 def test_episode_terminates_at_its_goal_whatever_its_flag_says(tmp_path):
-    rows = arrays() | {"terminations": np.ones(72)}  # in this log it only means 'over'
+    rows = arrays() | {"terminations": np.ones(144)}  # in this log it only means 'over'
     log = prepare_log(read_log(write(tmp_path / "a.hdf5", rows)), FactorSpec(X_ON.state, X_ON.action, GOAL), [0.2])
     reached = rows["next_observations"][5::6, 0] >= np.float32(0.2)
-    assert 0 < reached.sum() < 12
+    assert 0 < reached.sum() < 24
     assert [bool(e["terminations"][-1]) for e in log.episodes] == reached.tolist()
     assert [bool(e["truncations"][-1]) for e in log.episodes] == (~reached).tolist()
 
@@ -66,7 +66,7 @@ def test_no_policy_gives_the_reason():
 
 
 def test_numbered_actions_are_one_hot_or_a_column(tmp_path):
-    rows = arrays() | {"actions": np.arange(72) % 3}
+    rows = arrays() | {"actions": np.arange(144) % 3}
     log = read_log(write(tmp_path / "a.hdf5", rows))
     three = add_action_codes(log, FactorSpec(X_ON.state, pack(("push", 3, "categorical"))))
     assert three.codes == ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
