@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+import yaml
+from gymnasium import spaces
 
 from because_rl.datasets.load import load
-from because_rl.datasets.user_dataset import add_action_codes, no_policy_reason, prepare_log, write_dataset
+from because_rl.datasets.minari_files import write_dataset_files
+from because_rl.datasets.propose_factors import propose_factors
+from because_rl.datasets.user_dataset import add_action_codes, encode_log, no_policy_reason, prepare_log, write_dataset
 from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
@@ -76,3 +80,32 @@ def test_numbered_actions_are_one_hot_or_a_column(tmp_path):
     assert one.codes is None
     write_dataset(prepare_log(log, one), tmp_path / "one")
     np.testing.assert_array_equal(load(tmp_path / "one").action[:, 0], rows["actions"])
+
+
+@pytest.mark.parametrize(("count", "start"), [(2, 0), (3, 0), (2, 1)])
+def test_proposed_factors_of_numbered_actions_fit_every_reader(tmp_path, count, start):
+    """Gymnasium's Discrete in a plain Minari dataset, of which the last action may never have been taken."""
+    rows, rng = arrays(), np.random.default_rng(0)
+    taken = rng.integers(2, size=144) + start
+    length = np.arange(6)
+    episodes = [
+        {
+            "observations": np.vstack([rows["observations"][k : k + 6], rows["next_observations"][k + 5 : k + 6]]),
+            "actions": taken[k : k + 6],
+            "rewards": np.zeros(6),
+            "terminations": length == 5,
+            "truncations": length == 9,
+        }
+        for k in range(0, 144, 6)
+    ]
+    box, discrete = spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(count, start=start)
+    write_dataset_files(tmp_path / "own", box, discrete, episodes, {"dataset_id": "own/log-v0"})
+    spec = FactorSpec.from_dict(yaml.safe_load(propose_factors(read_log(tmp_path / "own"))))
+    assert spec.action_size == (1 if count == 2 else count)
+    data = load(tmp_path / "own", factors=spec)
+    np.testing.assert_array_equal(data.action[:, 0] if count == 2 else data.action.argmax(1), taken - start)
+    log = prepare_log(read_log(tmp_path / "own"), add_action_codes(read_log(tmp_path / "own"), spec))
+    np.testing.assert_array_equal(np.concatenate([e["action"] for e in encode_log(log)]), data.action)
+    with pytest.raises(BecauseError) as refused:
+        load(tmp_path / "own", factors=FactorSpec(X_ON.state[:1], X_ON.action))
+    assert "because collect" not in str(refused.value)
