@@ -213,7 +213,8 @@ def _put_together(
 
     An action that is one category becomes the number of its level, (rows,), with the names of the levels.
     """
-    if is_action and len(wanted) > 1 and len({name.partition("=")[0] for name in wanted}) == 1:
+    levels_of = {name.partition("=")[0] for name in wanted}
+    if is_action and len(wanted) > 1 and len(levels_of) == 1 and not any(name in parts for name in wanted):
         codes = np.stack([_level(where, parts, name, wanted) for name in wanted], 1)
         index = codes.argmax(1)
         gaps = np.isnan(codes).any(1)
@@ -270,7 +271,7 @@ def _levels(where: str, name: str, array: np.ndarray, place: Callable[[int], str
 def _level(where: str, parts: Table, name: str, wanted: Sequence[str]) -> np.ndarray:
     """The one-hot column ``gear=low`` of the column ``gear``, whose other levels must be wanted too if one is."""
     base, _, level = name.partition("=")
-    array = np.asarray(parts[base])
+    array = _find(where, parts, base)
     known = [other.partition("=")[2] for other in wanted if other.partition("=")[0] == base]
     if array.dtype.kind != "U":
         text = np.array([f"{value:g}" for value in np.asarray(array, float).reshape(-1)])

@@ -131,6 +131,12 @@ def _indicate(
     wanted: Names,
     what: str,
 ) -> tuple[Cut, Names]:
+    if len(names.get("actions", ())) > 1 and cut.episodes[0]["actions"].ndim == 1 and array_had_gaps(cut, "actions"):
+        raise BecauseError(
+            f"Values are missing: {what}. The action is a category, of which an indicator would make two actions.",
+            need="an action in every row.",
+            fix="fill it in the file, or pass --missing drop-episode.",
+        )
     filled = [_forward_fill(episode) for episode in cut.episodes]
     out_names = {array: list(given) for array, given in names.items()}
     for array in FILLED:

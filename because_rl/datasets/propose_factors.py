@@ -153,7 +153,9 @@ def _propose_columns(rows: np.ndarray, names: Sequence[str]) -> list[Proposal]:
     proposals: list[Proposal] = []
     at = 0
     while at < rows.shape[1]:
-        stop = _named_levels(names, at) or _one_hot(rows, binary, constant, at)
+        stop = _named_levels(names, at)
+        if not (stop and binary[at:stop].all() and (rows[:, at:stop].sum(1) == 1).all()):
+            stop = _one_hot(rows, binary, constant, at)
         if stop:
             stem = names[at].partition("=")[0] if _named_levels(names, at) else _stem(names[at:stop])
             used = {p.name for p in proposals} | set(names)
