@@ -3,6 +3,8 @@ left out is said too."""
 
 import builtins
 import io
+import sys
+import types
 import zipfile
 
 import numpy as np
@@ -145,6 +147,53 @@ def test_the_good_table_is_read(tmp_path):
     assert log.notes == ()
 
 
+def test_an_archive_may_not_declare_more_than_the_limit(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", observations=np.zeros((10**6, 1)))
+    monkeypatch.setenv("BECAUSE_MAX_GB", "0.001")
+    with pytest.raises(BecauseError, match="the limit that --max-gb sets"):
+        read_log(tmp_path / "a.npz")
+
+
+class Column:
+    """Of pyarrow, as much as is used: stands in where it is not installed."""
+
+    def __init__(self, values):
+        self.values, self.type = values, "plain"
+
+    def combine_chunks(self):
+        return self
+
+    def to_numpy(self, zero_copy_only):
+        assert not zero_copy_only
+        return self.values
+
+
+def test_parts_of_parquet_are_joined_and_must_have_the_same_columns(tmp_path, monkeypatch):
+    """With a stand-in for pyarrow; tests/datasets/test_log_formats.py has the real one where it is installed."""
+
+    def parquet_file(data):
+        table = dict(np.load(io.BytesIO(data)))
+        content = types.SimpleNamespace(column_names=list(table), column=lambda name: Column(table[name]))
+        metadata = types.SimpleNamespace(num_rows=100, num_columns=len(table))
+        return types.SimpleNamespace(metadata=metadata, read=lambda: content)
+
+    parquet = types.SimpleNamespace(ParquetFile=parquet_file)
+    kinds = types.SimpleNamespace(is_dictionary=lambda kind: False)
+    arrow = types.SimpleNamespace(parquet=parquet, types=kinds, BufferReader=lambda data: data)
+    monkeypatch.setitem(sys.modules, "pyarrow", arrow)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
+    rows = {"observations": np.arange(200.0), "actions": np.ones(200), "episodes": np.arange(200) // 5}
+    for part, name in enumerate("ba"):
+        at = slice(100 * (1 - part), 100 * (2 - part))
+        (tmp_path / f"{name}.parquet").write_bytes(npz(**{k: v[at] for k, v in rows.items()}))
+    np.testing.assert_array_equal(
+        read_log(tmp_path).joined("observations")[:, 0], read_log(rows).joined("observations")[:, 0]
+    )
+    (tmp_path / "c.parquet").write_bytes(npz(observations=np.zeros(5), actions=np.zeros(5)))
+    with pytest.raises(BecauseError, match="'episodes' is in one of them"):
+        read_log(tmp_path)
+
+
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     real = builtins.__import__
 
@@ -209,7 +258,7 @@ def test_a_short_episode_and_lost_ends_are_said():
     del d4rl["next_observations"]
     log = read_log(d4rl)
     assert sum(len(e["actions"]) for e in log.episodes) == 120
-    assert "10 of 24 episodes end (terminations) in a row whose next state is not logged" in log.notes[0]
+    assert log.notes[0].startswith("10 of 24 episodes end (terminations) in a row whose next state is not logged")
     done = {name: d4rl[name] for name in ("observations", "actions", "timeouts")} | {"dones": last}
     assert read_log(done).notes == log.notes
     d4rl["terminals"][1] = True  # the first two rows, and then four
