@@ -6,6 +6,7 @@ of thing (agent, key and door are all sets of cells) and share an encoder.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,6 +170,9 @@ class FactorSpec:
     def from_dict(cls, value: Any) -> FactorSpec:
         """From the content of a factor file: 'state', 'action' and optionally 'goal' and 'codes'."""
         known = {"state", "action", "goal", "codes"}
+        if isinstance(value, Mapping):
+            name_columns(value)  # refuses a mixture of names and numbers
+            value = _number_columns({key: entry for key, entry in value.items() if key != "table"})
         if not isinstance(value, Mapping) or not {"state", "action"} <= set(value) <= known:
             got = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
             raise BecauseError(
@@ -192,12 +196,7 @@ class FactorSpec:
     @classmethod
     def from_file(cls, path: str | Path) -> FactorSpec:
         """Read a spec from ``.json``, ``.yaml`` or ``.yml``."""
-        path = Path(path)
-        if not path.is_file():
-            raise BecauseError(f"There is no file {path}.", need="a factor spec in JSON or YAML.", fix=FIX)
-        if path.suffix == ".json":
-            return cls.from_dict(read_json(path))
-        return cls.from_dict(read_yaml(path))
+        return cls.from_dict(read_factor_file(Path(path)))
 
     def rows(self) -> list[dict[str, str]]:
         """One row per factor, for printing: group, factor, columns, width, type, kind."""
@@ -219,6 +218,72 @@ class FactorSpec:
         head = {key: key for key in rows[0]}
         width = {key: max(len(row[key]) for row in (head, *rows)) for key in head}
         return "\n".join("  ".join(row[key].ljust(width[key]) for key in head).rstrip() for row in (head, *rows))
+
+
+def read_factor_file(path: Path) -> Any:
+    """The content of a factor file, which `FactorSpec.from_dict` checks."""
+    if not path.is_file():
+        raise BecauseError(f"There is no file {path}.", need="a factor spec in JSON or YAML.", fix=FIX)
+    return read_json(path) if path.suffix == ".json" else read_yaml(path)
+
+
+def name_columns(content: Any) -> dict[str, tuple[str, ...]]:
+    """The columns of each group of a factor file, in order, where its factors name them: columns: [speed, angle].
+
+    Groups whose factors have column numbers are left out.
+
+    >>> name_columns({"state": [{"columns": ["x", "y"]}, {"columns": "angle"}], "action": [{"columns": 0}]})
+    {'state': ('x', 'y', 'angle')}
+    """
+    out = {}
+    for group in ("state", "action", "goal"):
+        entries = content.get(group) if isinstance(content, Mapping) else None
+        given = [entry.get("columns") for entry in _entries(entries)]
+        by_name = [_is_named(columns) for columns in given]
+        if any(by_name) and not all(by_name):
+            raise BecauseError(
+                f"Of the {group} factors, some name their columns and others number them.",
+                need="names or numbers, not both.",
+                fix=FIX,
+            )
+        if any(by_name):
+            out[group] = tuple(name for columns in given for name in _as_list(columns))
+            if repeated := [name for name in out[group] if out[group].count(name) > 1]:
+                raise BecauseError(
+                    f"Column {repeated[0]!r} belongs twice to the {group} factors.",
+                    need="every column in one factor.",
+                    fix="correct the 'columns' entries; " + FIX,
+                )
+    return out
+
+
+def _number_columns(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a factor file with numbers in place of names: columns are numbered in the order of the file."""
+    out = dict(content)
+    for group in name_columns(content):
+        entries, column = [], 0
+        for entry in content[group]:
+            if isinstance(entry, Mapping):
+                width = len(_as_list(entry["columns"]))
+                entry = {**entry, "columns": [column, column + width]}
+                column += width
+            entries.append(entry)
+        out[group] = entries
+    return out
+
+
+def _entries(group: Any) -> list[Mapping]:
+    return [entry for entry in group if isinstance(entry, Mapping)] if isinstance(group, list | tuple) else []
+
+
+def _is_named(columns: Any) -> bool:
+    names = _as_list(columns)
+    ranges = any(isinstance(name, str) and re.fullmatch(r"\d+\s*[-:,]\s*\d+", name) for name in names)
+    return bool(names) and all(isinstance(name, str) for name in names) and not ranges
+
+
+def _as_list(columns: Any) -> list:
+    return list(columns) if isinstance(columns, list | tuple) else [columns]
 
 
 def _all_hit(parts: list[tuple[GoalFactor, Any, Any]]) -> Any:

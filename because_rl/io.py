@@ -31,6 +31,7 @@ from because_rl.reading import (  # noqa: F401  (this module is the door to both
     read_bytes,
     read_json,
     read_json_lines,
+    read_npz,
     read_text,
     read_yaml,
     unpack_json,

@@ -205,24 +205,43 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` that anybody wrote, compressed or not: no Python objects, `max_bytes` in all."""
+    data = read_bytes(path)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            _unique_keys([(member.filename, None) for member in members])
+            if sum(member.file_size for member in members) > max_bytes():
+                raise ValueError(f"its arrays have more than {max_bytes():,} bytes, the limit that --max-gb sets")
+            return dict(_read_member(archive, member) for member in members)
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged archive
+        raise unreadable(path, str(error) or type(error).__name__) from error
+
+
 def _unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
     """The arrays of an archive that is not compressed: together they cannot be larger than the archive."""
-    arrays = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
         packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
         if packed or sum(member.file_size for member in members) > len(data):
             raise ValueError("it holds more than its size")
-        for member in members:
-            content = io.BytesIO(archive.read(member))
-            version = np.lib.format.read_magic(content)
-            header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-            shape, in_columns, dtype = header(content)
-            if dtype.hasobject or math.prod(shape) * dtype.itemsize != member.file_size - content.tell():
-                raise ValueError(f"the array {member.filename} does not have the size that it declares")
-            flat = np.frombuffer(content.getvalue(), dtype, offset=content.tell()).copy()
-            arrays[member.filename.removesuffix(".npy")] = flat.reshape(shape, order="F" if in_columns else "C")
-    return arrays
+        return dict(_read_member(archive, member) for member in members)
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[str, np.ndarray]:
+    """Name and array of one file of an archive."""
+    name = member.filename.removesuffix(".npy")
+    content = io.BytesIO(archive.read(member))
+    version = np.lib.format.read_magic(content)
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+    shape, in_columns, dtype = header(content)
+    if dtype.hasobject:
+        raise ValueError(f"the array {name} holds Python objects, which are not read")
+    if math.prod(shape) * dtype.itemsize != member.file_size - content.tell():
+        raise ValueError(f"the array {name} does not have the size that it declares")
+    flat = np.frombuffer(content.getvalue(), dtype, offset=content.tell()).copy()
+    return name, flat.reshape(shape, order="F" if in_columns else "C")
 
 
 def unpack_json(array: np.ndarray) -> Any:

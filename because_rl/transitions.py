@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 LEARNED = ("state", "action", "next_state", "goal", "reward", "terminated", "episode", "step")
 """The arrays that decide what is learned."""
 
+MIN_EPISODES = 20
+"""Every tenth episode is held out, and tests of independence take whole episodes as their units."""
+
 
 @dataclass(frozen=True)
 class Transitions:

@@ -131,7 +131,7 @@ def largest(tree):
     return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
 
 
-def arrays(episodes=12, length=6, seed=0):
+def arrays(episodes=24, length=6, seed=0):
     """A body that is pushed, and a lamp that is on beyond 1; flat, as a user would log them."""
     rng = np.random.default_rng(seed)
     n = episodes * length

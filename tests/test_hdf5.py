@@ -13,7 +13,7 @@ from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from tests.support import arrays, because, write
 
-ROWS = 72
+ROWS = 144
 
 
 def external_link(file, folder):
@@ -80,7 +80,7 @@ def test_arrays_of_other_names_are_not_read(tmp_path):
             group["a"] = group["b"] = below
             below = group
         file["infos"] = below
-    assert len(read_log(path).episodes) == 12
+    assert len(read_log(path).episodes) == 24
 
 
 def test_max_gb_is_the_limit_of_what_is_read(tmp_path):
@@ -100,7 +100,7 @@ def test_a_crash_of_the_library_is_an_error_and_no_more(tmp_path, monkeypatch):
         patch.setattr(hdf5, "PROGRAM", crash)
         with pytest.raises(BecauseError, match="ended with exit code -6"):
             read_log(path)
-    assert len(read_log(path).episodes) == 12  # a new process has taken its place
+    assert len(read_log(path).episodes) == 24  # a new process has taken its place
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -74,6 +74,12 @@ def emit(value: Any, as_json: bool, table: Table | None = None) -> None:
     elif table is not None:
         # Wide enough for every column when stdout is a file or a pipe.
         Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """On stdout, a line each: what was left out of a log or filled in while reading it."""
+    for note in notes:
+        print(f"Note: {note}.")
 
 
 def deliver(result: dict[str, Any], output: Path | None, as_json: bool, table: Table) -> None:

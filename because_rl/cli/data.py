@@ -19,8 +19,10 @@ from because_rl.cli.console import (
     emit,
     interruptible,
     make_table,
+    print_notes,
     progress_bar,
 )
+from because_rl.cli.roles import LOG, Action, Episode, Missing, Reward, State, Time, split_names
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 from because_rl.errors import BecauseError
 
@@ -131,18 +133,32 @@ def datasets(root: Root = None, output: Output = None, as_json: Json = False) ->
 
 
 def check(
-    dataset: Annotated[
-        str, typer.Argument(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
-    ],
+    dataset: Annotated[str, typer.Argument(help=f"A dataset id, or {LOG}.", autocompletion=complete_dataset)],
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
+    state: State = None,
+    action: Action = None,
+    episode: Episode = "",
+    time: Time = "",
+    reward: Reward = "",
+    missing: Missing = "",
     max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Validate a dataset: every value, every episode end, every checksum."""
+    """Validate a dataset or a log of your own: every value, every episode end, every checksum."""
     from because_rl.datasets.load import load
 
-    data = load(dataset, root, factors)
+    data = load(
+        dataset,
+        root,
+        factors,
+        state=split_names(state),
+        action=split_names(action),
+        episode=episode,
+        time=time,
+        reward=reward,
+        missing=missing,
+    )
     result = {
         "dataset": data.name,
         "valid": True,
@@ -152,7 +168,10 @@ def check(
         "state_factors": len(data.factors.state),
         "action_factors": len(data.factors.action),
     }
-    emit(result, as_json, make_table("Valid", [result]))
+    notes = data.metadata.get("notes", [])
+    if not as_json:
+        print_notes(notes)
+    emit(result | {"notes": notes}, as_json, make_table("Valid", [result]))
 
 
 def show(

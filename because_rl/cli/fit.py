@@ -18,8 +18,22 @@ from because_rl.cli.console import (
     emit,
     interruptible,
     make_table,
+    print_notes,
     setting,
     training_bar,
+)
+from because_rl.cli.roles import (
+    LOG,
+    Action,
+    Episode,
+    Forbid,
+    Force,
+    Missing,
+    Reward,
+    State,
+    Time,
+    parse_edges,
+    split_names,
 )
 from because_rl.envs.tasks import WORLDS, world_class
 from because_rl.errors import BecauseError
@@ -28,13 +42,17 @@ from because_rl.errors import BecauseError
 def factors(
     source: Annotated[
         str,
-        typer.Argument(
-            help="A world (lift, unlock, crash), an HDF5 file or a Minari dataset.", autocompletion=complete_world
-        ),
+        typer.Argument(help=f"A world (lift, unlock, crash), or {LOG}.", autocompletion=complete_world),
     ],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The YAML file to write.")] = None,
     spurious: Annotated[int, typer.Option(help="For a world: spurious level 1, 2, 4 or 8.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    state: State = None,
+    action: Action = None,
+    episode: Episode = "",
+    time: Time = "",
+    reward: Reward = "",
+    missing: Missing = "",
     max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
@@ -42,6 +60,7 @@ def factors(
     """Print the factors of a world, or propose factors for your own data, to be edited and passed to 'because fit'."""
     import yaml
 
+    from because_rl.datasets.columns import Columns
     from because_rl.datasets.propose_factors import propose_factors
     from because_rl.datasets.user_log import read_log
     from because_rl.factors import FactorSpec
@@ -53,16 +72,22 @@ def factors(
         spec, text, title = world_class(source).make_factors(spurious), None, f"Factors of {source}"
     else:
         try:
-            log = read_log(source, root)
+            log = read_log(
+                source,
+                root,
+                Columns(split_names(state), split_names(action), (), episode, time, reward, missing),
+            )
         except BecauseError as error:
             if not error.got.startswith("There is no data"):
                 raise
             raise BecauseError(
                 f"There is no world {source!r}, and no data of that name.",
-                need=f"one of {', '.join(WORLDS)}, an HDF5 file, or the folder or id of a local Minari dataset.",
+                need=f"one of {', '.join(WORLDS)}, or {LOG}.",
                 fix="correct the name.",
             ) from error
         text = propose_factors(log)
+        if output is not None and not as_json:
+            print_notes(log.notes)
         spec, title = FactorSpec.from_dict(yaml.safe_load(text)), f"Proposed factors of {log.name}"
     if output is not None:
         write_text(output, text if text is not None else yaml.safe_dump(spec.to_dict(), sort_keys=False))
@@ -74,7 +99,7 @@ def factors(
 
 
 def fit(
-    data: Annotated[str, typer.Argument(help="An HDF5 file, or the folder or id of a local Minari dataset.")],
+    data: Annotated[str, typer.Argument(help=f"{LOG[0].upper()}{LOG[1:]}.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for all results.")],
     factors: Annotated[
         Path | None, typer.Option(help="What the columns mean (YAML or JSON); 'because factors DATA' proposes it.")
@@ -88,18 +113,31 @@ def fit(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a fit that was stopped.")] = False,
     chunk: Annotated[int, typer.Option(max=MAX_COUNT, help="Steps between two checkpoints.")] = 100,
+    force: Force = None,
+    forbid: Forbid = None,
+    state: State = None,
+    action: Action = None,
+    episode: Episode = "",
+    time: Time = "",
+    reward: Reward = "",
+    missing: Missing = "",
     max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
     """Learn from your own log: causal graph, world model with held-out accuracy, uncertainty, policy, report."""
+    from because_rl.datasets.columns import Columns
     from because_rl.runs.fit import fit as run
     from because_rl.runs.fit_page import accuracy_rows, graph_rows, overview, undetermined_rows
 
     overrides = dict(setting(text) for text in settings or ())
     with interruptible(RESUME), training_bar(Path(data).stem) as progress:
         result = run(
-            *(data, factors, output, root, range(seeds), overrides, goal or None, progress, resume), chunk=chunk
+            *(data, factors, output, root, range(seeds), overrides, goal or None, progress, resume),
+            chunk=chunk,
+            columns=Columns(split_names(state), split_names(action), (), episode, time, reward, missing),
+            force=parse_edges(force),
+            forbid=parse_edges(forbid),
         )
     if not as_json:
         if result["graph"] is not None:

@@ -25,7 +25,7 @@ from because_rl.cli.tune import tune
 
 EXAMPLES: dict[Callable[..., None], str] = {
     tasks: "because tasks --json",
-    factors: "because factors log.hdf5 -o factors.yaml",
+    factors: "because factors log.csv --state temp,pressure --action valve --episode batch_id -o factors.yaml",
     collect: "because collect unlock-medium --episodes 50 --seed 1",
     datasets: "because datasets --root demo",
     check: "because check my/logs-v0 --factors factors.yaml",
@@ -33,7 +33,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     graph: "because graph crash -o crash-graph.svg",
     discover: "because discover unlock-medium -o graph/ --batches 10",
     train: "because train because --data unlock-medium --seeds 10 --set batches=0",
-    fit: "because fit log.hdf5 --factors factors.yaml -o fitted --seeds 3",
+    fit: "because fit log.csv --factors factors.yaml -o fitted --seeds 3",
     evaluate: "because evaluate runs/td3bc-unlock-medium --split O --episodes 100 --json",
     report: "because report results -o report",
     oracle: "because oracle -o results/oracle.json",

@@ -21,11 +21,24 @@ from because_rl.cli.console import (
     emit,
     interruptible,
     make_table,
+    print_notes,
     progress_bar,
     setting,
     training_bar,
 )
-from because_rl.errors import BecauseError
+from because_rl.cli.roles import (
+    LOG,
+    Action,
+    Episode,
+    Forbid,
+    Force,
+    Missing,
+    Reward,
+    State,
+    Time,
+    parse_edges,
+    split_names,
+)
 
 
 def train(
@@ -35,9 +48,7 @@ def train(
             help="because, one of its ablations, or a baseline: see docs/methods.md.", autocompletion=complete_method
         ),
     ],
-    data: Annotated[
-        str, typer.Option(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
-    ],
+    data: Annotated[str, typer.Option(help=f"A dataset id, or {LOG}.", autocompletion=complete_dataset)],
     seeds: Annotated[int, typer.Option(max=MAX_SEEDS, help="Train the seeds 0, 1, ... as one program.")] = 10,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method: 'alpha=1.5'; repeatable.")
@@ -122,9 +133,7 @@ def evaluate(
 
 
 def discover(
-    dataset: Annotated[
-        str, typer.Argument(help="A dataset id, or the path of any Minari dataset.", autocompletion=complete_dataset)
-    ],
+    dataset: Annotated[str, typer.Argument(help=f"A dataset id, or {LOG}.", autocompletion=complete_dataset)],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Folder for the graph in all formats, and pictures (under the root)."),
@@ -137,10 +146,14 @@ def discover(
         int, typer.Option(max=MAX_COUNT, help="Batches of trajectories for edge weights (M-bar); 0: none.")
     ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of folds, shuffles and batches.")] = 0,
-    force: Annotated[
-        list[str] | None, typer.Option(help="An edge that must be there: 'push->cart'; repeatable.")
-    ] = None,
-    forbid: Annotated[list[str] | None, typer.Option(help="An edge that cannot be there; repeatable.")] = None,
+    force: Force = None,
+    forbid: Forbid = None,
+    state: State = None,
+    action: Action = None,
+    episode: Episode = "",
+    time: Time = "",
+    reward: Reward = "",
+    missing: Missing = "",
     max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
@@ -157,13 +170,15 @@ def discover(
             factors,
             output,
             progress,
+            {"state": split_names(state), "action": split_names(action), "episode": episode}
+            | {"time": time, "reward": reward, "missing": missing},
             test=test,
             threshold=threshold,
             fdr=fdr,
             batches=batches,
             seed=seed,
-            force=[_edge(text) for text in force or ()],
-            forbid=[_edge(text) for text in forbid or ()],
+            force=parse_edges(force),
+            forbid=parse_edges(forbid),
         )
     rows = [
         {"from": e["from"], "to": e["to"], "verdict": e["status"], "p": f"{e['p']:.2g}", "effect": f"{e['effect']:.3f}"}
@@ -179,21 +194,13 @@ def discover(
     title += f"; written to {result['folder']}"
     if "score" in result:
         title += f"; against the true graph F1 {result['score']['f1']:.3f}, SHD {result['score']['shd']}"
+    if not as_json:
+        print_notes(result.get("notes", ()))
     if not as_json and (checked := sufficiency_text(result.get("sufficiency", {}))):
         print(f"The mask. {checked}")
     if not as_json and (undetermined := undetermined_rows(result["edges"])):
         emit(None, False, make_table("Undetermined: these data cannot decide", undetermined, wrap=("why", "needs")))
     emit(result, as_json, make_table(title, rows, ("p", "effect", "detectable", "weight")))
-
-
-def _edge(text: str) -> tuple[str, str]:
-    """The two factors in ``cause->effect``."""
-    source, arrow, target = text.partition("->")
-    if not arrow:
-        raise BecauseError(
-            f"Got the edge {text!r}.", need="cause->effect.", fix="for example --forbid 'colour->cube_x'."
-        )
-    return source.strip(), target.strip()
 
 
 def report(

@@ -2,40 +2,112 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from because_rl.datasets.columns import Columns
 from because_rl.datasets.minari_files import read_episodes, read_metadata, read_spaces
 from because_rl.datasets.paths import VERSION, current_id, dataset_path, list_datasets, short_name
-from because_rl.datasets.validate import Checker
+from because_rl.datasets.user_dataset import add_action_codes, encode_log, prepare_log
+from because_rl.datasets.user_log import FORMATS, read_log
+from because_rl.datasets.validate import COLLECT_AGAIN, CORRECT, Checker
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.transitions import Transitions
 
 
 def load(
-    dataset: str | Path, root: str | Path | None = None, factors: FactorSpec | str | Path | None = None
+    dataset: Any,
+    root: str | Path | None = None,
+    factors: FactorSpec | str | Path | None = None,
+    *,
+    state: Sequence[str] = (),
+    action: Sequence[str] = (),
+    episode: str = "",
+    time: str = "",
+    reward: str = "",
+    missing: str = "",
+    goal: Sequence[float] | None = None,
 ) -> Transitions:
-    """Load and validate a dataset. Its horizon is the length of its longest episode.
+    """Load and validate a dataset or a user's own log. Its horizon is the length of its longest episode.
 
-    `dataset`: an id under `root` (``because/unlock-medium-v1``, or short ``unlock-medium``) or the path of any Minari
-    dataset folder. `factors`: a spec, or the path of one in JSON or YAML; datasets that this package wrote contain one.
+    Args:
+        dataset: an id under `root` (``because/unlock-medium-v1``, or short ``unlock-medium``), the path of a Minari
+            dataset folder, or a log: a CSV, Parquet, NPZ or HDF5 file, a pandas or Polars frame, a dict of arrays.
+        root: where ids are looked up; None: BECAUSE_HOME or ~/.because-rl.
+        factors: a spec, or the path of one in JSON or YAML; datasets that this package wrote contain one.
+        state: columns of the state in a table; empty: as the factor file names them, or by the names of the columns.
+        action: likewise those of the action.
+        episode: the column that names the episode, numbers or text.
+        time: the column that orders the rows of an episode.
+        reward: the column of the reward.
+        missing: what is done about missing values: drop-episode, forward-fill or indicator; empty: they are refused.
+        goal: one goal for all episodes of a log, a number per goal column; None: the goals that it has.
+
+    >>> import numpy as np
+    >>> from because_rl.factors import pack
+    >>> table = {"batch": np.repeat(np.arange(20), 5), "temp": np.arange(100.0), "valve": np.ones(100)}
+    >>> spec = FactorSpec(pack(("temp", 1, "continuous")), pack(("valve", 1, "binary")))
+    >>> data = load(table, factors=spec, state=["temp"], action=["valve"], episode="batch")
+    >>> len(data), data.episodes
+    (80, 20)
     """
-    folder, name = _find_folder(dataset, root)
+    roles = Columns(tuple(state), tuple(action), (), episode, time, reward, missing)
+    if factors is not None and not isinstance(factors, FactorSpec):
+        roles = roles.over(Columns.from_file(factors))
+    if not isinstance(dataset, str | os.PathLike) or is_log_file(dataset) or roles != Columns() or goal is not None:
+        return _load_log(dataset, root, factors, roles, goal)
+    folder, name = _find_folder(str(dataset), root)
     metadata = read_metadata(folder, name)
     _check_version(metadata, name)
     spec = _choose_spec(factors, metadata, name)
-    checker = Checker(name, *read_spaces(metadata, name), folder)
+    fix = COLLECT_AGAIN if "recipe" in metadata.get("because", {}) else CORRECT
+    checker = Checker(name, *read_spaces(metadata, name), folder, fix)
     checker.check_spec(spec)
     raw_episodes = read_episodes(folder, metadata, name)
     episodes = [checker.check_episode(number, raw, spec) for number, raw in enumerate(raw_episodes)]
-    lengths = [len(e["action"]) for e in episodes]
-    if sum(lengths) != metadata["total_steps"]:
+    steps = sum(len(e["action"]) for e in episodes)
+    if steps != metadata["total_steps"]:
         raise checker.error(
-            f"the episodes have {sum(lengths)} steps but the metadata says {metadata['total_steps']}", "the same number"
+            f"the episodes have {steps} steps but the metadata says {metadata['total_steps']}", "the same number"
         )
+    return join_episodes(episodes, spec, name, metadata)
+
+
+def _load_log(
+    data: Any,
+    root: str | Path | None,
+    factors: FactorSpec | str | Path | None,
+    columns: Columns,
+    goal: Sequence[float] | None = None,
+) -> Transitions:
+    """The transitions of a user's log; what was left out or filled is in ``metadata["notes"]``."""
+    log = read_log(data, root, columns)
+    spec = add_action_codes(log, _choose_spec(factors or log.factors, {}, log.name))
+    if spec.goal and goal is None and not log.has_goals:
+        spec = replace(spec, goal=())  # enough to discover and to model
+    log = prepare_log(log, spec, goal)
+    return join_episodes(encode_log(log), spec, log.name, {"notes": list(log.notes)})
+
+
+def is_log_file(data: str | os.PathLike) -> bool:
+    """Whether a path is a file or a folder of Parquet parts, and no Minari dataset."""
+    path = Path(data)
+    if path.is_dir():
+        return not any((path / name).exists() for name in ("data", "metadata.json")) and any(path.rglob("*.parquet"))
+    return path.is_file() and not (path.name == "main_data.hdf5" and (path.parent / "metadata.json").is_file())
+
+
+def join_episodes(
+    episodes: Sequence[Mapping[str, np.ndarray]], spec: FactorSpec, name: str, metadata: dict[str, Any]
+) -> Transitions:
+    """The transitions of episodes as `Checker.check_episode` returns them."""
+    lengths = [len(e["action"]) for e in episodes]
 
     def joined(key: str) -> np.ndarray:
         return np.concatenate([e[key] for e in episodes])
@@ -60,6 +132,8 @@ def load(
 def _find_folder(dataset: str | Path, root: str | Path | None) -> tuple[Path, str]:
     """The dataset's folder (the one that holds ``data/``) and its name for messages."""
     path = Path(dataset)
+    if path.name == "main_data.hdf5":
+        path = path.parent
     if (path / "metadata.json").is_file():
         path = path.resolve().parent
         return path, path.name
@@ -75,6 +149,8 @@ def _find_folder(dataset: str | Path, root: str | Path | None) -> tuple[Path, st
     if current_id(str(dataset)) != str(dataset):
         raise _old_version(str(dataset), short_name(str(dataset)))
     known = list_datasets(root)
+    if path.suffix or path.is_absolute() or path.exists():  # a path rather than an id
+        raise BecauseError(f"There is no data at {str(dataset)!r}.", need=f"{FORMATS}.", fix="correct the path.")
     raise BecauseError(
         f"There is no dataset {str(dataset)!r}.",
         need="an id or the path of a Minari dataset; "
@@ -108,5 +184,5 @@ def _choose_spec(factors: FactorSpec | str | Path | None, metadata: dict[str, An
     raise BecauseError(
         f"Dataset {name} has no factor spec.",
         need="a file that names the columns of state and action.",
-        fix="write one (docs/factors.md) and pass it with --factors FILE.",
+        fix="let 'because factors DATA -o factors.yaml' propose one, edit it, and pass it with --factors FILE.",
     )

@@ -28,9 +28,7 @@ def read_metadata(folder: Path, name: str) -> dict[str, Any]:
     """The metadata of a dataset, with the entries that reading it needs; `name` is for messages."""
     path = folder / METADATA
     if not path.is_file():
-        raise BecauseError(
-            f"Dataset {name} has no {METADATA}.", need="a complete Minari dataset.", fix="collect it again."
-        )
+        raise BecauseError(f"Dataset {name} has no {METADATA}.", need="a complete Minari dataset.", fix="restore it.")
     metadata = read_json(path, finite=False)  # Minari writes a space without bounds with infinite numbers
     entries = metadata if isinstance(metadata, dict) else {}
     missing = sorted({"total_episodes", "total_steps", "data_format"} - set(entries))
@@ -43,7 +41,7 @@ def read_metadata(folder: Path, name: str) -> dict[str, Any]:
         problem = f"says that total_episodes is {entries['total_episodes']!r}, not at least one episode"
     if problem:
         raise BecauseError(
-            f"Dataset {name}: {path} {problem}.", need="the metadata that Minari writes.", fix="collect it again."
+            f"Dataset {name}: {path} {problem}.", need="the metadata that Minari writes.", fix="restore it."
         )
     return metadata
 
@@ -58,10 +56,17 @@ def read_spaces(metadata: Mapping[str, Any], name: str) -> tuple[spaces.Space, s
 
 def read_episodes(folder: Path, metadata: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The episodes in order: `ARRAYS` by name, where observations may be a dict of arrays."""
+    return read_dataset(folder, metadata, name)[0]
+
+
+def read_dataset(
+    folder: Path, metadata: Mapping[str, Any], name: str
+) -> tuple[list[dict[str, Any]], dict[str, tuple[str, ...]]]:
+    """The same, and the column names of the arrays of the first episode, where they have any."""
     total = metadata["total_episodes"]
     if metadata["data_format"] != "hdf5":
         try:
-            return list(MinariStorage.read(folder / "data").get_episodes(range(total)))
+            return list(MinariStorage.read(folder / "data").get_episodes(range(total))), {}
         except Exception as error:
             raise _unreadable(name, "its data cannot be opened", error) from error
     try:
@@ -76,7 +81,8 @@ def read_episodes(folder: Path, metadata: Mapping[str, Any], name: str) -> list[
             problem = f"it has no {missing[0]}" if tree else f"there is no {group}"
             raise _unreadable(name, f"episode {number} cannot be read", ValueError(problem))
         episodes.append({array: tree[array] for array in ARRAYS})
-    return episodes
+    first = "episode_0/"
+    return episodes, {k.removeprefix(first): v for k, v in content.names.items() if k.startswith(first)}
 
 
 def write_dataset_files(
@@ -113,5 +119,5 @@ def _unreadable(name: str, what: str, error: Exception) -> BecauseError:
     return BecauseError(
         f"Dataset {name}: {what} ({why}).",
         need="an undamaged file.",
-        fix="restore it, or collect it again with --force.",
+        fix="restore it from a copy, or make it again the way it was made.",
     )

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from because_rl.datasets.episodes import Episode
 from because_rl.datasets.minari_files import write_dataset_files
-from because_rl.datasets.user_log import Episode, Log
+from because_rl.datasets.user_log import Log
 from because_rl.datasets.validate import CHECKSUMS, Checker, compute_checksums
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -50,7 +51,15 @@ def prepare_log(log: Log, factors: FactorSpec, goal: Sequence[float] | None = No
     checker = _make_checker(log, factors)
     checker.check_spec(factors)
     episodes = [_prepare_episode(log, n, factors, checker) for n in range(len(log.episodes))]
-    return Log(log.name, episodes, log.names, factors)
+    return replace(log, episodes=episodes, factors=factors)
+
+
+def encode_log(log: Log) -> list[dict[str, np.ndarray]]:
+    """The episodes of a log that `prepare_log` returned, as `Checker.check_episode` returns them."""
+    assert log.factors is not None
+    checker = _make_checker(log, log.factors)
+    raw = (_as_minari(episode, log.factors) for episode in log.episodes)
+    return [checker.check_episode(number, episode, log.factors) for number, episode in enumerate(raw)]
 
 
 def write_dataset(log: Log, folder: Path) -> None:
@@ -159,4 +168,4 @@ def _make_checker(log: Log, factors: FactorSpec) -> Checker:
     action: spaces.Space = box("actions")
     if _has_discrete_actions(log, factors):
         action = spaces.Discrete(factors.action_size if factors.codes is None else len(factors.codes))
-    return Checker(log.name, observation, action, fix="correct the log or the factor spec; see docs/tutorial.md.")
+    return Checker(log.name, observation, action)

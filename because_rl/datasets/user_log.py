@@ -1,7 +1,8 @@
 """Read a user's own log: episodes of observations, actions and, if logged, rewards, goals and ends.
 
-A log is a file of flat arrays (one row per step), a file of one group per episode (Minari's ``main_data.hdf5``), or a
-Minari dataset by its folder or id; docs/tutorial.md lists the arrays. Nothing is guessed: ambiguous logs are refused.
+A log is a file of flat arrays with one row per step (HDF5, NPZ), a table (CSV, Parquet, a pandas or Polars frame, a
+dict of columns), a file of one group per episode (Minari's ``main_data.hdf5``), or a Minari dataset by its folder or
+id; docs/tutorial.md lists the arrays. Nothing is guessed: ambiguous logs are refused.
 """
 
 from __future__ import annotations
@@ -9,41 +10,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
-from because_rl.datasets.minari_files import read_episodes, read_metadata
+from because_rl.datasets.columns import ALIASES, FIX, GROUPS, MISSING_SUFFIX, Columns, arrange, list_names
+from because_rl.datasets.episodes import Cut, Episode, check_same_arrays, read_episode, split_episodes
+from because_rl.datasets.minari_files import read_dataset, read_metadata, read_spaces
+from because_rl.datasets.missing import handle_missing
 from because_rl.datasets.paths import VERSION, dataset_path
+from because_rl.datasets.tables import read_columns, read_csv, read_parquet
 from because_rl.datasets.validate import CHECKSUMS, compute_checksums
 from because_rl.errors import BecauseError, check_name
 from because_rl.factors import FactorSpec
 from because_rl.hdf5 import Content, read_hdf5
-from because_rl.io import arrays_sha256, read_json
+from because_rl.io import arrays_sha256, read_json, read_npz
+from because_rl.transitions import MIN_EPISODES
 
-ALIASES = {
-    "observations": ("observations", "states"),
-    "actions": ("actions",),
-    "next_observations": ("next_observations", "next_states"),
-    "goals": ("goals", "desired_goals", "goal", "desired_goal"),
-    "rewards": ("rewards",),
-    "terminations": ("terminations", "terminals"),
-    "truncations": ("truncations", "timeouts"),
-    "episodes": ("episodes", "episode", "episode_ids"),
-}
-"""Accepted names of each array; D4RL's are among them."""
-ONE_PER_ROW = ("rewards", "terminations", "truncations", "episodes")
-"""Arrays with one number per row."""
-MIN_EPISODES = 10
-"""Every tenth episode is held out, so with ten there is one."""
-ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
-"""Accepted difference of next_observations and the observations of the next row."""
-FIX = "correct the file; docs/tutorial.md lists the arrays."
-
-Episode = dict[str, np.ndarray]
-"""observations (T + 1, ...), actions (T, ...), rewards, terminations, truncations (T,); goals (T + 1, ...) if any"""
+FORMATS = "a CSV, Parquet, NPZ or HDF5 file, a folder of Parquet parts, or the folder or id of a local Minari dataset"
 
 
 @dataclass(frozen=True)
@@ -56,6 +44,14 @@ class Log:
     """column names of observations, actions and goals, as far as the file has them"""
     factors: FactorSpec | None = None
     """the factor spec of a dataset that contains one"""
+    notes: tuple[str, ...] = ()
+    """what was left out or filled while reading, for the user"""
+    is_table: bool = False
+    """whether columns have their roles by name, as in a table"""
+    columns: Columns | None = None
+    """the roles with which a file was read"""
+    action_count: int = 0
+    """the number of discrete actions, where the data say it"""
 
     def joined(self, name: str) -> np.ndarray:
         """The rows of one array over all episodes, (rows, columns)."""
@@ -67,7 +63,7 @@ class Log:
         """Whether the log has an array of goals."""
         return "goals" in self.episodes[0]
 
-    @property
+    @cached_property
     def has_whole_number_actions(self) -> bool:
         """Whether every action is one integer, 0 or more."""
         actions = [episode["actions"] for episode in self.episodes]
@@ -83,20 +79,74 @@ class Log:
 # Reading -----------------------------------------------------------------------------------------------
 
 
-def read_log(data: str | Path, root: str | Path | None = None) -> Log:
-    """The log at a path, or the local Minari dataset of an id (under `root` or in Minari's own folder)."""
-    path = Path(data)
-    if path.is_file() and not (path.name == "main_data.hdf5" and (path.parent / "metadata.json").is_file()):
-        log = _read_file(path)
-    else:
-        log = _read_minari(_find_folder(data, root))
-    if len(log.episodes) < MIN_EPISODES:
+def read_log(data: Any, root: str | Path | None = None, columns: Columns | None = None) -> Log:
+    """The log at a path, of an id of a local Minari dataset (under `root` or in Minari's own folder), or in memory.
+
+    Args:
+        data: a path, an id, a pandas or Polars frame, or a mapping of arrays or columns by name.
+        root: where ids are looked up.
+        columns: the roles of columns, and what is done about missing values.
+    """
+    columns = columns or Columns()
+    log, cut, wanted = _read(data, root, columns)
+    if not cut.episodes:
+        raise BecauseError(f"{log.name} has no episode with a step.", need=f"at least {MIN_EPISODES}.", fix=FIX)
+    check_same_arrays(log.name, cut.episodes)
+    cut, names = handle_missing(log.name, cut, log.names, columns.missing, wanted)
+    count = len(cut.episodes)
+    if count < MIN_EPISODES:
         raise BecauseError(
-            f"{log.name} has {len(log.episodes)} episode{'s' * (len(log.episodes) > 1)}.",
-            need=f"at least {MIN_EPISODES}, since every tenth is held out.",
+            f"{log.name} has {count} episode{'s' * (count != 1)}{'; ' * bool(cut.notes)}{'; '.join(cut.notes)}.",
+            need=f"at least {MIN_EPISODES}: episodes are what is held out, and what tests take as independent.",
             fix="log more; or cut one long log into episodes: episodes = numpy.arange(n) // 100.",
         )
-    return log
+    return replace(
+        log, episodes=cut.episodes, notes=cut.notes, names={array: tuple(given) for array, given in names.items()}
+    )
+
+
+Read = tuple[Log, Cut, Mapping[str, Sequence[str]]]
+"""A log that has no episodes yet, the episodes, and the columns that were asked for by name."""
+
+
+def _read(data: Any, root: str | Path | None, columns: Columns) -> Read:
+    if not isinstance(data, str | os.PathLike):
+        if not isinstance(data, Mapping) and not hasattr(data, "columns"):
+            raise BecauseError(
+                f"Got data of type {type(data).__name__}.", need=f"{FORMATS}; a frame; or a dict of arrays.", fix=FIX
+            )
+        return _arranged("data", read_columns("data", data), columns, "because_rl.load(DATA, factors, ...) with")
+    path = Path(data)
+    if path.is_dir() and not (path / "data").is_dir() and any(path.rglob("*.parquet")):
+        return _arranged(path.name, read_parquet(path), columns)
+    if not path.is_file() or (path.name == "main_data.hdf5" and (path.parent / "metadata.json").is_file()):
+        return _select(*_read_minari(_find_folder(str(data), root)), columns)
+    match path.suffix.lower():
+        case ".csv" | ".tsv" | ".txt":
+            return _arranged(path.name, read_csv(path), columns)
+        case ".parquet" | ".pq":
+            return _arranged(path.name, read_parquet(path), columns)
+        case ".npz":
+            return _arranged(path.name, read_columns(path.name, read_npz(path)), columns)
+    return _read_hdf5(path, columns)
+
+
+def _arranged(
+    where: str,
+    source: Mapping[str, Any],
+    columns: Columns,
+    example: str = "",
+    names: Mapping[str, tuple[str, ...]] | None = None,
+) -> Read:
+    """The log of flat arrays or columns; `names` are those of the columns of arrays, as far as they have them."""
+    arrays, own = arrange(where, source, columns, example or f"because factors {where}")
+    cut = split_episodes(where, arrays)
+    wanted = {array: getattr(columns, group) for group, array in GROUPS.items() if getattr(columns, group)}
+    numbered = arrays["actions"].ndim == 1 and len(own.get("actions", ())) > 1
+    stem = re.sub(r"\.\w+$", "", where)
+    count = len(own["actions"]) if numbered else 0
+    log = Log(stem, [], {**(names or {}), **own}, is_table=bool(own), columns=columns, action_count=count)
+    return log, cut, wanted
 
 
 def _find_folder(data: str | Path, root: str | Path | None) -> Path:
@@ -114,19 +164,50 @@ def _find_folder(data: str | Path, root: str | Path | None) -> Path:
             return folder.absolute()
     raise BecauseError(
         f"There is no data {str(data)!r}.",
-        need="an HDF5 file, or the folder or id of a local Minari dataset.",
+        need=f"{FORMATS}.",
         fix="correct the path; 'minari download ID' fetches a public dataset.",
     )
 
 
-def _read_minari(folder: Path) -> Log:
+def _select(log: Log, cut: Cut, columns: Columns) -> Read:
+    """A log that comes in episodes, with the columns that are named, which its arrays must have names for."""
+    if columns.episode or columns.time or columns.reward:
+        raise BecauseError(
+            f"{log.name} comes in episodes, so it has no columns of episode, time and reward.",
+            need="a table for --episode, --time and --reward.",
+            fix="leave them out.",
+        )
+    names, wanted = dict(log.names), {}
+    for group, array in GROUPS.items():
+        if not (given := getattr(columns, group)):
+            continue
+        wanted[array], known = given, log.names.get(array, ())
+        own = [name for name in given if not name.endswith(MISSING_SUFFIX)]
+        if not set(own) <= set(known):
+            raise BecauseError(
+                f"{log.name}: the {group} has no column {min(set(own) - set(known))!r}; it has {list_names(known)}.",
+                need="the names that its arrays have, or a factor file that numbers columns.",
+                fix=f"propose factors again: because factors {log.name}",
+            )
+        if own != list(known):
+            at = [known.index(name) for name in own]
+            episodes = [e | {array: e[array].reshape(len(e[array]), -1)[:, at]} for e in cut.episodes]
+            cut, names[array] = cut._replace(episodes=episodes), tuple(own)
+    return replace(log, names=names, columns=columns), cut, wanted
+
+
+def _read_minari(folder: Path) -> tuple[Log, Cut]:
     metadata = read_metadata(folder, folder.name)
-    raw = read_episodes(folder, metadata, folder.name)
+    raw, names = read_dataset(folder, metadata, folder.name)
     _verify_checksums(folder, raw)
+    space = read_spaces(metadata, folder.name)[1]
+    if isinstance(space, spaces.Discrete) and space.start:
+        raw = [episode | {"actions": episode["actions"] - space.start} for episode in raw]
     factors = metadata.get("because", {}).get("factors")
-    episodes = [_read_episode(f"{folder.name}, episode {n}", episode) for n, episode in enumerate(raw)]
-    _check_same_arrays(folder.name, episodes)
-    return Log(folder.name, episodes, {}, factors and FactorSpec.from_dict(factors))
+    cut = _read_episodes(folder.name, [f"episode {n}" for n in range(len(raw))], raw)
+    count = int(space.n) if isinstance(space, spaces.Discrete) else 0
+    spec = factors and FactorSpec.from_dict(factors)
+    return Log(folder.name, [], _array_names(names), spec, action_count=count), cut
 
 
 def _verify_checksums(folder: Path, episodes: Sequence[Mapping[str, Any]]) -> None:
@@ -138,15 +219,40 @@ def _verify_checksums(folder: Path, episodes: Sequence[Mapping[str, Any]]) -> No
         )
 
 
-def _read_file(path: Path) -> Log:
-    content = read_hdf5(path, [alias for aliases in ALIASES.values() for alias in aliases])
+def _read_episodes(where: str, labels: Sequence[str], trees: Sequence[Mapping[str, Any]]) -> Cut:
+    """Episodes that come one by one; those without a step are left out."""
+    episodes, kept = [], []
+    for label, tree in zip(labels, trees, strict=True):
+        arrays, _ = arrange(f"{where}, {label}", _inner_arrays(tree), Columns())
+        if (episode := read_episode(f"{where}, {label}", arrays)) is not None:
+            episodes.append(episode)
+            kept.append(label.removeprefix("episode ").removeprefix("episode_"))
+    empty = len(labels) - len(kept)
+    return Cut(episodes, kept, (f"{empty} episode(s) without a step left out",) * (empty > 0))
+
+
+def _inner_arrays(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A dict of observations gives observations and goals."""
+    parts = dict(tree)
+    if isinstance(parts.get("observations"), Mapping):
+        inner = dict(parts.pop("observations"))
+        parts["observations"] = inner.get("state", inner.get("observation"))
+        parts["goals"] = inner.get("goal", inner.get("desired_goal"))
+    return {name: part for name, part in parts.items() if not isinstance(part, Mapping)}
+
+
+def _read_hdf5(path: Path, columns: Columns) -> Read:
+    content = read_hdf5(path, {alias for aliases in ALIASES.values() for alias in aliases} | columns.names() - {""})
     if groups := _episode_groups(path.name, content):
-        episodes = [_read_episode(f"{path.name}, {group}", content.tree(group)) for group in groups]
-        _check_same_arrays(path.name, episodes)
-        return Log(path.stem, episodes, {})
-    return Log(
-        path.stem, _split_episodes(path.name, _known_arrays(path.name, content.tree(""))), _column_names(content)
-    )
+        cut = _read_episodes(path.name, groups, [content.tree(group) for group in groups])
+        return _select(Log(path.stem, [], _column_names(content, f"{groups[0]}/")), cut, columns)
+    names = _column_names(content)
+    parts = _inner_arrays(content.tree(""))
+    for array, given in names.items():  # columns of an array may be given roles by their names
+        alias = next(alias for alias in ALIASES[array] if alias in content.names)
+        if (rows := parts.get(alias)) is not None and rows.ndim == 2 and len(given) == rows.shape[1]:
+            parts = {name: rows[:, k] for k, name in enumerate(given) if name in columns.names()} | parts
+    return _arranged(path.name, parts, columns, names=names)
 
 
 def _episode_groups(where: str, content: Content) -> list[str]:
@@ -163,171 +269,23 @@ def _episode_number(name: str) -> tuple[int, str]:
     return (int(digits) if digits.isdigit() else -1, name)
 
 
-def _column_names(content: Content) -> dict[str, tuple[str, ...]]:
+def _column_names(content: Content, group: str = "") -> dict[str, tuple[str, ...]]:
     """The attribute ``names`` of observations, actions and goals, where they have one."""
+    return _array_names({k.removeprefix(group): v for k, v in content.names.items() if k.startswith(group)})
+
+
+def _array_names(given: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Array, or array of a dict of observations -> column names, by the keys of `ALIASES`."""
+    inner = {
+        "observations": ("observations/state", "observations/observation"),
+        "goals": ("observations/goal", "observations/desired_goal"),
+    }
     names = {
-        name: content.names[alias]
-        for name in ("observations", "actions", "goals")
-        for alias in ALIASES[name]
-        if alias in content.names
+        array: given[alias]
+        for array in GROUPS.values()
+        for alias in (*inner.get(array, ()), *ALIASES[array])
+        if alias in given
     }
     for column in (column for columns in names.values() for column in columns if column):
         check_name(column, "The name of a column", FIX)
     return names
-
-
-def _known_arrays(where: str, tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays by the keys of `ALIASES`; a dict of observations gives observations and goals. Others are ignored."""
-    parts = dict(tree)
-    if isinstance(parts.get("observations"), Mapping):
-        inner = dict(parts.pop("observations"))
-        parts["observations"] = inner.get("state", inner.get("observation"))
-        parts["goals"] = inner.get("goal", inner.get("desired_goal"))
-    out = {}
-    for name, aliases in ALIASES.items():
-        present = [alias for alias in aliases if parts.get(alias) is not None]
-        if len(present) > 1:
-            raise BecauseError(f"{where} has both {present[0]!r} and {present[1]!r}.", need="one of them.", fix=FIX)
-        if present:
-            array = np.asarray(parts[present[0]])
-            if array.dtype.kind not in "fiub" or array.ndim == 0 or 0 in array.shape[1:]:
-                raise BecauseError(
-                    f"{where}: {present[0]!r} is of type {array.dtype} and shape {array.shape}.",
-                    need="an array of numbers.",
-                    fix=FIX,
-                )
-            out[name] = _flatten(where, present[0], array) if name in ONE_PER_ROW else array
-            if name in ("terminations", "truncations") and not np.isin(array, (0, 1)).all():
-                raise BecauseError(f"{where}: {present[0]!r} has other values than 0 and 1.", need="flags.", fix=FIX)
-    if missing := [name for name in ("observations", "actions") if name not in out]:
-        raise BecauseError(
-            f"{where} has no array {missing[0]!r}; it has {', '.join(sorted(tree)) or 'nothing'}.",
-            need="'observations' and 'actions', one row per step.",
-            fix=FIX,
-        )
-    return out
-
-
-def _flatten(where: str, name: str, array: np.ndarray) -> np.ndarray:
-    """(rows,) finite numbers."""
-    if array.size != len(array):
-        raise BecauseError(f"{where}: {name!r} has shape {array.shape}.", need="one number per row.", fix=FIX)
-    if not np.isfinite(array).all():
-        raise BecauseError(f"{where}: {name!r} has values that are not finite.", need="finite numbers.", fix=FIX)
-    return array.reshape(-1)
-
-
-def _read_episode(where: str, raw: Mapping[str, Any]) -> Episode:
-    """One episode of a grouped file: one row more of observations (and goals) than of actions."""
-    arrays = _known_arrays(where, raw)
-    length = len(arrays["actions"])
-    if length == 0:
-        raise BecauseError(f"{where} is empty.", need="at least one step.", fix=FIX)
-    goals = arrays.get("goals")
-    if goals is not None and len(goals) == length:
-        arrays["goals"] = np.concatenate([goals, goals[-1:]])  # the last goal also holds after the last action
-    for name in ("observations", "goals"):
-        if name in arrays and len(arrays[name]) != length + 1:
-            raise BecauseError(
-                f"{where}: {name!r} has {len(arrays[name])} rows for {length} actions.",
-                need=f"{length + 1}: the last row is what followed the last action.",
-                fix=FIX,
-            )
-    return _set_end(where, arrays, length)
-
-
-def _split_episodes(where: str, arrays: Mapping[str, np.ndarray]) -> list[Episode]:
-    """Flat arrays -> episodes, by the array 'episodes' or else by terminations and truncations."""
-    rows = len(arrays["observations"])
-    for name, array in arrays.items():
-        if len(array) != rows:
-            raise BecauseError(
-                f"{where}: {name!r} has {len(array)} rows and 'observations' {rows}.", need="as many.", fix=FIX
-            )
-    if rows == 0:
-        raise BecauseError(f"{where} has no rows.", need="one row per step.", fix=FIX)
-    ends = np.flatnonzero(_last_rows(where, arrays, rows)) + 1
-    episodes = []
-    for number, (start, stop) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        part = {name: array[start:stop] for name, array in arrays.items() if name != "episodes"}
-        after = part.pop("next_observations", None)
-        if after is None:
-            # What followed the last row was not logged, so that row only serves as the next state of the one before.
-            if stop - start < 2:
-                raise BecauseError(
-                    f"{where}: episode {number} (row {start}) has one row and there are no 'next_observations'.",
-                    need="at least two rows per episode.",
-                    fix=FIX,
-                )
-            part = {name: part[name] if name in ("observations", "goals") else part[name][:-1] for name in part}
-        else:
-            _check_order(where, part["observations"], after, start)
-            part["observations"] = np.concatenate([part["observations"], after[-1:]])
-            if "goals" in part:
-                part["goals"] = np.concatenate([part["goals"], part["goals"][-1:]])
-        episodes.append(_set_end(where, part, len(part["actions"])))
-    return episodes
-
-
-def _last_rows(where: str, arrays: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
-    """(rows,) bool: whether a row is the last of its episode."""
-    last = np.zeros(rows, bool)
-    if "episodes" in arrays:
-        last[:-1] = arrays["episodes"][1:] != arrays["episodes"][:-1]
-    elif "terminations" in arrays or "truncations" in arrays:
-        for name in ("terminations", "truncations"):
-            last |= np.asarray(arrays.get(name, last)).astype(bool)
-    else:
-        raise BecauseError(
-            f"{where} does not say where episodes end.",
-            need="'episodes' (a number per row), or 'terminations' and 'truncations' (1 at the last row).",
-            fix="add one of them; for one long log: episodes = numpy.arange(n) // 100.",
-        )
-    last[-1] = True
-    return last
-
-
-def _check_order(where: str, now: np.ndarray, after: np.ndarray, start: int) -> None:
-    """Refuse an episode, rows from `start` on, where next_observations are not the observations of the next row."""
-    if now.shape != after.shape:
-        raise BecauseError(
-            f"{where}: rows of 'next_observations' have shape {after.shape[1:]} and of 'observations' {now.shape[1:]}.",
-            need="the same.",
-            fix=FIX,
-        )
-    same = np.isclose(after[:-1], now[1:], equal_nan=True, **ROUNDING).all(tuple(range(1, now.ndim)))
-    if not same.all():
-        row = start + int(np.flatnonzero(~same)[0])
-        raise BecauseError(
-            f"{where}: 'next_observations' of row {row} are not the 'observations' of row {row + 1}, same episode.",
-            need="the rows of an episode in the order they were logged.",
-            fix="sort them, or end an episode where rows are missing.",
-        )
-
-
-def _set_end(where: str, part: Mapping[str, np.ndarray], length: int) -> Episode:
-    """The episode with rewards (0 where there are none) and an end at its last step and nowhere else."""
-    out = {name: np.asarray(part[name]) for name in ("observations", "actions", "goals") if name in part}
-    for name in ("rewards", "terminations"):
-        out[name] = np.asarray(part.get(name, np.zeros(length, np.float32))).reshape(-1)
-        if len(out[name]) != length:
-            raise BecauseError(
-                f"{where}: {name!r} has {len(out[name])} rows for {length} actions.", need="as many.", fix=FIX
-            )
-    last = np.arange(length) == length - 1
-    out["terminations"] = last & out["terminations"].astype(bool)
-    out["truncations"] = last & ~out["terminations"]
-    return out
-
-
-def _check_same_arrays(where: str, episodes: list[Episode]) -> None:
-    """Refuse episodes whose arrays, or the shapes of their rows, are not those of the first episode."""
-    for n, episode in enumerate(episodes):
-        for name in sorted({*episodes[0], *episode}):
-            first, shape = (e[name].shape[1:] if name in e else "nothing" for e in (episodes[0], episode))
-            if first != shape:
-                raise BecauseError(
-                    f"{where}: {name!r} has shape {shape} in episode {n} and {first} in the first.",
-                    need="the same in all episodes.",
-                    fix=FIX,
-                )

@@ -22,6 +22,8 @@ CHECKSUMS = "checksums.json"
 
 
 COLLECT_AGAIN = "repair the data, or collect it again (because collect NAME --force)."
+CORRECT = "correct the log or the factor spec; see docs/tutorial.md."
+"""The advice for data that are the user's own."""
 
 
 def episode_sha256(episode: Mapping[str, Any]) -> str:
@@ -52,7 +54,7 @@ class Checker:
         observation_space: spaces.Space,
         action_space: spaces.Space,
         folder: Path | None = None,
-        fix: str = COLLECT_AGAIN,
+        fix: str = CORRECT,
     ):
         self.name, self.observation_space, self.action_space, self.fix = name, observation_space, action_space, fix
         self.checksums: dict[str, Any] | None = None
@@ -120,7 +122,8 @@ class Checker:
                         f"'codes' has {len(factors.codes)} rows for {space.n} actions", "one row per discrete action"
                     )
                 return factors.action_size
-            return int(space.n)
+            # The number itself may be the only column, as `because factors` proposes for two actions.
+            return 1 if factors.action_size == 1 else int(space.n)
         if isinstance(space, spaces.Box | spaces.MultiBinary):
             return int(np.prod(space.shape or (1,)))
         raise self.error(f"the action space is {space}", "Box, MultiBinary or Discrete actions")
@@ -205,6 +208,8 @@ class Checker:
         if outside.any():
             step = int(np.flatnonzero(outside)[0])
             raise self.error(f"action {actions[step]} is outside its space", f"a member of {space}", number, step)
+        if factors.codes is None and factors.action_size == 1:
+            return index[:, None].astype(np.float32)
         if factors.codes is None:
             return np.eye(int(space.n), dtype=np.float32)[index]
         return factors.encode_action(index).astype(np.float32)

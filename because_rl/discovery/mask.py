@@ -237,11 +237,7 @@ def decide(
     """
     inputs = tuple(f.name for f in variables.inputs)
     targets = tuple(f.name for f in variables.targets)
-    forced, forbidden = _check_edges(force, inputs, targets), _check_edges(forbid, inputs, targets)
-    if both := sorted(set(forced) & set(forbidden)):
-        raise BecauseError(
-            f"Edge {both[0][0]} -> {both[0][1]} is both forced and forbidden.", need="one of the two.", fix="drop one."
-        )
+    forced, forbidden = check_edges(force, forbid, inputs, targets)
     if not 0 < threshold < 1:
         raise BecauseError(f"Got threshold {threshold}.", need="a p-value between 0 and 1.", fix="try 0.0001.")
     p = benjamini_yekutieli(evidence.p) if fdr else evidence.p
@@ -279,14 +275,20 @@ def decide(
     )
 
 
-def _check_edges(edges: Iterable[Edge], inputs: tuple[str, ...], targets: tuple[str, ...]) -> list[Edge]:
-    """The edges as a list; an error if one names an unknown input or target."""
-    checked = list(edges)
-    for source, target in checked:
+def check_edges(
+    force: Iterable[Edge], forbid: Iterable[Edge], inputs: tuple[str, ...], targets: tuple[str, ...]
+) -> tuple[list[Edge], list[Edge]]:
+    """Both as lists; an error if an edge names an unknown input or target, or is both forced and forbidden."""
+    forced, forbidden = list(force), list(forbid)
+    for source, target in (*forced, *forbidden):
         if source not in inputs or target not in targets:
             raise BecauseError(
                 f"Edge {source!r} -> {target!r} is unknown.",
                 need=f"a cause among {', '.join(inputs)} and an effect among {', '.join(targets)}.",
                 fix="correct the name.",
             )
-    return checked
+    if both := sorted(set(forced) & set(forbidden)):
+        raise BecauseError(
+            f"Edge {both[0][0]} -> {both[0][1]} is both forced and forbidden.", need="one of the two.", fix="drop one."
+        )
+    return forced, forbidden

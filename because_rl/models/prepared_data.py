@@ -17,6 +17,8 @@ from because_rl.training.stage import Batch
 from because_rl.transitions import Transitions
 
 LEAST = 1e-6
+"""Deviation below which a column counts as constant; relative to its largest value where that is below SMALL."""
+SMALL = 1e-3
 
 
 class Statistics(NamedTuple):
@@ -50,6 +52,9 @@ def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state
     """Statistics of n transitions: (n, state columns), (n, action columns), (n, state columns)."""
     x = np.hstack([state, action]).astype(np.float64)
     mean, scale = np.zeros(layout.size), np.ones(layout.size)
+    # In units in which all values of a column are tiny, its changes are as well: what counts as none is relative then.
+    size = np.abs(x).max(0, initial=0.0)
+    least = np.where((size > 0) & (size < SMALL), LEAST * size, LEAST)
     kinds: dict[tuple[str, int], list[slice]] = {}
     for factor, columns in zip(layout.inputs, layout.columns, strict=True):
         if factor.is_continuous:
@@ -58,9 +63,10 @@ def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state
         variance = np.mean([x[:, c].var(0) for c in members], axis=0)
         for c in members:
             mean[c] = x[:, c].mean(0)
-            scale[c] = np.maximum(np.sqrt(variance), LEAST)
+            scale[c] = np.maximum(np.sqrt(variance), least[c])
     difference = [(x[:, layout.columns[i]] - x[:, layout.columns[k]]).std(0) for i, k in layout.pairs]
-    change = np.maximum(layout.factors.change(state, next_state.astype(np.float64)).std(0), LEAST)
+    change = layout.factors.change(state, next_state.astype(np.float64)).std(0)
+    change = np.maximum(change, least[: layout.factors.state_size])
     moves = [bool((next_state[:, f.slice] > state[:, f.slice]).any()) for f in layout.factors.state]
     arrays = (
         mean,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ def discover_dataset(
     factors: Path | None,
     folder: Path | None,
     report: Callable[[int, int], None],
+    roles: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Discover, then write ``graph.{json,svg,png,dot,graphml,node-link.json}`` and ``p-values.{svg,png}`` to `folder`.
@@ -31,17 +32,18 @@ def discover_dataset(
     Until then ``unfinished/`` in it holds the evidence on finished targets: called again after a stop, it continues.
 
     Args:
-        dataset: an id under `root`, or the path of any Minari dataset.
+        dataset: an id under `root`, or the path of any Minari dataset or log that `load` takes.
         root: where datasets live; None: BECAUSE_HOME or ~/.because-rl.
         factors: the file of a factor spec, for a dataset that has none.
         folder: None: under the root, by dataset.
         report: called with (targets finished, targets in all); each mask has all targets.
+        roles: keyword arguments of `load` that say what the columns of a log are.
         settings: keyword arguments of `discover`.
 
     Returns:
         What graph.json holds, but for the provenance, and the folder.
     """
-    data = load(dataset, root, factors)
+    data = load(dataset, root, factors, **(roles or {}))
     name = data.name
     folder = folder or home_folder(root) / "graphs" / name
     remove_leftovers(folder)
@@ -49,6 +51,8 @@ def discover_dataset(
     true_graph = data.metadata.get("because", {}).get("true_graph")
     truth = None if true_graph is None else Graph.from_dict(true_graph)
     result = {"dataset": name, "folder": str(folder)} | mask.to_dict()
+    if notes := data.metadata.get("notes"):
+        result["notes"] = notes
     if truth is not None:
         result["score"] = score(mask.graph, truth).to_dict()
         result["score_without_rare"] = score(mask.graph, truth, count_rare=False).to_dict()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,17 @@ import numpy as np
 
 from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import make_method
+from because_rl.datasets.columns import Columns
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.user_dataset import add_action_codes, prepare_log, write_dataset
-from because_rl.datasets.user_log import read_log
-from because_rl.discovery.mask import CausalMask
+from because_rl.datasets.user_log import Log, read_log
+from because_rl.discovery.discover import choose_test, make_test
+from because_rl.discovery.mask import CausalMask, check_edges
 from because_rl.errors import BecauseError
 from because_rl.evaluation.held_out import held_out_accuracy, imagined_steps
 from because_rl.factors import FactorSpec
+from because_rl.graph import Edge
 from because_rl.io import exclusive, remove_folder, remove_leftovers, write_json
 from because_rl.planning.agent import PlannerAgent
 from because_rl.planning.proposals import no_policy_reason
@@ -53,8 +56,8 @@ DATASET = "own/log-v0"
 
 
 def fit(
-    data: str | Path,
-    factors: Path | None,
+    data: Any,
+    factors: FactorSpec | Path | None,
     folder: Path,
     root: Path | None = None,
     seeds: Sequence[int] = range(3),
@@ -63,12 +66,17 @@ def fit(
     report: Report = lambda stage, done, total, metrics: None,
     resume: bool = False,
     chunk: int = 100,
+    *,
+    columns: Columns | None = None,
+    force: Iterable[Edge] = (),
+    forbid: Iterable[Edge] = (),
 ) -> dict[str, Any]:
     """Fit BECAUSE to a log.
 
     Args:
-        data: an HDF5 file, or the folder or id of a local Minari dataset.
-        factors: the file of a factor spec; None: the one in the data.
+        data: a CSV, Parquet, NPZ or HDF5 file; the folder or id of a local Minari dataset; a pandas or Polars frame;
+            or a dict of arrays or columns.
+        factors: a factor spec or its file; None: the one in the data.
         folder: for all results.
         root: where the dataset is looked up, if `data` is an id.
         seeds: trained as one program.
@@ -77,16 +85,23 @@ def fit(
         report: called after every chunk with (stage, steps done, steps in all, mean metrics).
         resume: continue a fit that was stopped.
         chunk: steps between two checkpoints.
+        columns: the roles of columns in a table, beside those that the factor file names.
+        force: edges (cause, effect) of the graph that are kept whatever the data say.
+        forbid: edges that are left out whatever the data say.
 
     Returns:
-        The folder and the result, as in fit.json: episodes, transitions, graph, graph_rows, undetermined,
+        The folder and the result, as in fit.json: episodes, transitions, notes, graph, graph_rows, undetermined,
         sufficiency, accuracy, uncertainty, events, goal_reached, policy, why_no_policy, data, stages, report, seconds.
     """
     begin = time.monotonic()
     folder = Path(folder)
-    log = read_log(data, root)
+    columns = columns or Columns()
+    if factors is not None and not isinstance(factors, FactorSpec):
+        columns = columns.over(Columns.from_file(factors))
+    log = read_log(data, root, columns)
     spec = add_action_codes(log, _read_spec(factors, log.factors, log.name))
     log = prepare_log(log, spec, goal)
+    edges = {"force": list(force), "forbid": list(forbid)}
     settings = SETTINGS | dict(overrides or {})
     method = make_method("because", settings)
     assert isinstance(method, Because)
@@ -97,7 +112,13 @@ def fit(
         "settings": asdict(method.config),
         "seeds": [int(seed) for seed in seeds],
         "chunk": chunk,
-    }
+    } | {name: [list(edge) for edge in given] for name, given in edges.items() if given}
+    if method.config.mask != "full":
+        _check_discovery(log, spec, method, edges)
+    elif any(edges.values()):
+        raise BecauseError(
+            "Got edges for a full mask.", need="a graph.", fix="drop --force and --forbid, or mask=full."
+        )
     with exclusive(folder.parent / f".{folder.name}.lock", f"fitting in {folder}"):
         remove_leftovers(folder)
         _check_folder(folder, json.loads(json.dumps(asked)), resume)
@@ -107,7 +128,7 @@ def fit(
             remove_leftovers(dataset_path(DATASET, folder).parent)
             write_dataset(log, dataset_path(DATASET, folder))
         dataset = load(DATASET, folder, spec)
-        mask = None if method.config.mask == "full" else _discover(folder, method, report)
+        mask = None if method.config.mask == "full" else _discover(folder, method, report, edges)
         trained = train(
             *("because", DATASET, folder, folder / "run", asked["seeds"], settings, report, True),
             factors=dataset.factors,
@@ -115,6 +136,7 @@ def fit(
             mask=mask,
         )
         result = _result(folder, dataset, mask) | {"data": asked["data"], "stages": trained["stages"]}
+        result["notes"] = list(log.notes)
         result["report"] = str(write_fit_page(folder, result))
         result["seconds"] = round(time.monotonic() - begin, 1)
         write_json(folder / FIT, {"asked": asked, "result": result, "provenance": provenance()})
@@ -143,7 +165,9 @@ def load_model(folder: str | Path) -> PlannerAgent:
 # The steps of a fit ------------------------------------------------------------------------------------
 
 
-def _read_spec(factors: Path | None, own: FactorSpec | None, name: str) -> FactorSpec:
+def _read_spec(factors: FactorSpec | Path | None, own: FactorSpec | None, name: str) -> FactorSpec:
+    if isinstance(factors, FactorSpec):
+        return factors
     if factors is not None:
         return FactorSpec.from_file(factors)
     if own is not None:
@@ -188,14 +212,21 @@ def _read_fit(folder: Path) -> dict[str, Any]:
     return read_record(folder / FIT, "fit")
 
 
-def _discover(folder: Path, method: Because, report: Report) -> CausalMask:
+def _check_discovery(log: Log, spec: FactorSpec, method: Because, edges: Mapping[str, list[Edge]]) -> None:
+    """Refuse what discovery would refuse later, before anything is written."""
+    test = make_test(method.config.test or choose_test(spec))
+    test.check_count(sum(len(episode["actions"]) for episode in log.episodes))
+    check_edges(edges["force"], edges["forbid"], spec.inputs, spec.targets)
+
+
+def _discover(folder: Path, method: Because, report: Report, edges: Mapping[str, list[Edge]]) -> CausalMask:
     """Discover the graph once, with p-values and pictures."""
     config = method.config
     written = folder / "graph" / "graph.json"
     if written.exists():
         remove_folder(written.parent / UNFINISHED)
         return CausalMask.from_dict(read_record(written, "mask"))
-    settings = {"test": config.test, "threshold": config.threshold, "batches": config.batches}
+    settings = {"test": config.test, "threshold": config.threshold, "batches": config.batches, **edges}
 
     def progress(done: int, total: int) -> None:
         report("graph", done, total, {})

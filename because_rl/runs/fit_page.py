@@ -39,6 +39,7 @@ def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(quantity, its value in words) for the log, the uncertainty of the model and the policy."""
     reached, uncertainty = result["goal_reached"], result["uncertainty"]
     rows = [("log", f"{result['transitions']} transitions in {result['episodes']} episodes, every tenth held out")]
+    rows += [("note on the log", note) for note in result.get("notes", ())]
     if text := rows_used({"n": result["transitions"], "rows_used": result.get("graph_rows") or result["transitions"]}):
         rows.append(("graph", text.removeprefix(", ")))
     if result["sufficiency"]:

@@ -57,7 +57,7 @@ def train(
 
     Args:
         method: its name, as in `METHODS`.
-        dataset: an id under `root`, or the path of any Minari dataset.
+        dataset: an id under `root`, or the path of any Minari dataset or log that `load` takes.
         root: where datasets and runs live; None: BECAUSE_HOME or ~/.because-rl.
         folder: where to keep the run; None: under the root, by method and dataset.
         seeds: all different.
@@ -86,7 +86,7 @@ def train(
         "format": FORMAT,
         "method": method,
         "config": asdict(learner.config),
-        "dataset": str(Path(dataset).resolve()) if Path(dataset).is_dir() else data.name,
+        "dataset": str(Path(dataset).resolve()) if Path(dataset).exists() else data.name,
         "data_sha256": data.sha256(),
         "factors": data.factors.to_dict(),
         "world": world,

@@ -32,7 +32,7 @@ from benchmarks.fuzz.mutations import Rng, pick
 
 def prepare_data(base: Path) -> None:
     """Write a log in three layouts and the Minari dataset made from it into `base`."""
-    rng, episodes, length = stream(0, "fuzz", "data"), 12, 5
+    rng, episodes, length = stream(0, "fuzz", "data"), 24, 5
     n = episodes * length
     push = rng.normal(size=(n, 1)).astype(np.float32)
     now, after = np.zeros((n, 2), np.float32), np.zeros((n, 2), np.float32)

@@ -113,7 +113,7 @@ def record_case(rng: Rng, base: Path, work: Path) -> Case:
 
 def structure_case(rng: Rng, base: Path, work: Path) -> Case:
     """A log with links, storage elsewhere, cycles, or arrays that declare more than they hold."""
-    path, rows = work / "log.hdf5", 60
+    path, rows = work / "log.hdf5", 120
     (work / "raw").write_bytes(bytes(8 * rows))
     names = ("observations", "actions", "rewards", "goals", "terminations", "episodes", "infos")
     whats = []

@@ -11,7 +11,7 @@ from benchmarks.discovery import prediction as bench
 from benchmarks.discovery.prediction import compare_masks, write_log
 from benchmarks.discovery.recovery import make_system
 
-CHOICE = ["mountaincar"], ["random"], ["12x10"], [0]
+CHOICE = ["mountaincar"], ["random"], ["24x10"], [0]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_log_has_the_rows_of_the_system(fits, tmp_path):
     compare_masks(*CHOICE, tmp_path)
     log, spec, *_ = fits[0]
     data = make_system("mountaincar").transitions(
-        stream(0, "system", "mountaincar", "random", "12x10"), "random", 120, 10
+        stream(0, "system", "mountaincar", "random", "24x10"), "random", 240, 10
     )
     assert spec == data.factors
     prepared = prepare_log(log, spec)

@@ -154,8 +154,8 @@ def test_json_that_would_be_misread(tmp_path):
 
 
 def test_a_log_of_single_steps_is_read(tmp_path):
-    log = read_log(write(tmp_path / "a.hdf5", arrays(episodes=12, length=1)))
-    assert [len(episode["actions"]) for episode in log.episodes] == [1] * 12
+    log = read_log(write(tmp_path / "a.hdf5", arrays(episodes=24, length=1)))
+    assert [len(episode["actions"]) for episode in log.episodes] == [1] * 24
 
 
 def flag(value):
@@ -202,7 +202,7 @@ def test_an_episode_that_is_no_group_is_refused(base, tmp_path):
 
 def test_the_checksums_of_a_log_are_verified(base):
     """`because fit FOLDER` also reads datasets that this package has written."""
-    assert len(read_log(base / "dataset").episodes) == 12
+    assert len(read_log(base / "dataset").episodes) == 24
     sums = base / "dataset" / "checksums.json"
     content = sums.read_text()
     sums.write_text(json.dumps(json.loads(content) | {"metadata": "0"}))

@@ -13,11 +13,11 @@ from tests.support import arrays, write
 def test_types_follow_from_values(tmp_path):
     rng = np.random.default_rng(0)
     rows = arrays()
-    gear = rng.integers(3, size=72)
+    gear = rng.integers(3, size=144)
     x = rows["observations"][:, :1]
-    rows["observations"] = np.hstack([x, np.eye(3)[gear], gear[:, None], x, 2 - 3 * x, np.full((72, 1), 7.0)])
+    rows["observations"] = np.hstack([x, np.eye(3)[gear], gear[:, None], x, 2 - 3 * x, np.full((144, 1), 7.0)])
     del rows["next_observations"]
-    path = write(tmp_path / "a.hdf5", rows | {"actions": rng.integers(4, size=72)})
+    path = write(tmp_path / "a.hdf5", rows | {"actions": rng.integers(4, size=144)})
     with h5py.File(path, "a") as file:
         file["observations"].attrs["names"] = ["x", "gear_1", "gear_2", "gear_3", "code", "copy", "off", "true"]
     text = propose_factors(read_log(path))

@@ -1,12 +1,15 @@
 """A user's own log as a dataset: its factors, its goals, what the end of an episode means."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
+from gymnasium import spaces
 
 from because_rl.datasets.load import load
-from because_rl.datasets.user_dataset import add_action_codes, prepare_log, write_dataset
+from because_rl.datasets.minari_files import write_dataset_files
+from because_rl.datasets.propose_factors import propose_factors
+from because_rl.datasets.user_dataset import add_action_codes, encode_log, prepare_log, write_dataset
 from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, GoalFactor, pack
@@ -47,16 +50,16 @@ def test_a_goal_must_be_in_the_log_or_be_given(tmp_path):
 
 
 def test_episode_terminates_at_its_goal_whatever_its_flag_says(tmp_path):
-    rows = arrays() | {"terminations": np.ones(72)}  # in this log it only means 'over'
+    rows = arrays() | {"terminations": np.ones(144)}  # in this log it only means 'over'
     log = prepare_log(read_log(write(tmp_path / "a.hdf5", rows)), FactorSpec(X_ON.state, X_ON.action, GOAL), [0.2])
     reached = rows["next_observations"][5::6, 0] >= np.float32(0.2)
-    assert 0 < reached.sum() < 12
+    assert 0 < reached.sum() < 24
     assert [bool(e["terminations"][-1]) for e in log.episodes] == reached.tolist()
     assert [bool(e["truncations"][-1]) for e in log.episodes] == (~reached).tolist()
 
 
 def test_numbered_actions_are_one_hot_or_a_column(tmp_path):
-    rows = arrays() | {"actions": np.arange(72) % 3}
+    rows = arrays() | {"actions": np.arange(144) % 3}
     log = read_log(write(tmp_path / "a.hdf5", rows))
     three = add_action_codes(log, FactorSpec(X_ON.state, pack(("push", 3, "categorical"))))
     assert three.codes == ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
@@ -68,21 +71,30 @@ def test_numbered_actions_are_one_hot_or_a_column(tmp_path):
     np.testing.assert_array_equal(load(tmp_path / "one").action[:, 0], rows["actions"])
 
 
-def test_columns_of_discrete_actions_get_the_combinations_that_were_logged(tmp_path):
-    rng = np.random.default_rng(0)
-    gear, light = np.eye(3)[rng.integers(0, 3, 72)], rng.integers(0, 2, (72, 1))
-    gear[light[:, 0] == 1] = [0, 0, 1]  # the light is only on in the last gear
-    log = read_log(write(tmp_path / "a.hdf5", arrays() | {"actions": np.hstack([gear, light])}))
-    spec = add_action_codes(log, FactorSpec(X_ON.state, pack(("gear", 3, "categorical"), ("light", 1, "binary"))))
-    assert sorted(spec.codes) == [(0, 0, 1, 0), (0, 0, 1, 1), (0, 1, 0, 0), (1, 0, 0, 0)]
-    prepared = prepare_log(log, spec)
-    assert prepared.episodes[0]["actions"].dtype.kind == "i"
-    write_dataset(prepared, tmp_path / "columns")
-    np.testing.assert_array_equal(load(tmp_path / "columns").action, np.hstack([gear, light]))
-    with pytest.raises(BecauseError, match="not in 'codes'"):
-        prepare_log(log, replace(spec, codes=spec.codes[:3]))
-    mixed = FactorSpec(X_ON.state, pack(("gear", 3, "categorical"), ("light", 1, "continuous")))
-    assert add_action_codes(log, mixed).codes is None
-    broken = FactorSpec(X_ON.state, pack(("gear", 2, "categorical"), ("rest", 2, "binary")))
-    with pytest.raises(BecauseError, match="gear"):
-        prepare_log(log, add_action_codes(log, broken))
+@pytest.mark.parametrize(("count", "start"), [(2, 0), (3, 0), (2, 1)])
+def test_proposed_factors_of_numbered_actions_fit_every_reader(tmp_path, count, start):
+    """Gymnasium's Discrete in a plain Minari dataset, of which the last action may never have been taken."""
+    rows, rng = arrays(), np.random.default_rng(0)
+    taken = rng.integers(2, size=144) + start
+    length = np.arange(6)
+    episodes = [
+        {
+            "observations": np.vstack([rows["observations"][k : k + 6], rows["next_observations"][k + 5 : k + 6]]),
+            "actions": taken[k : k + 6],
+            "rewards": np.zeros(6),
+            "terminations": length == 5,
+            "truncations": length == 9,
+        }
+        for k in range(0, 144, 6)
+    ]
+    box, discrete = spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(count, start=start)
+    write_dataset_files(tmp_path / "own", box, discrete, episodes, {"dataset_id": "own/log-v0"})
+    spec = FactorSpec.from_dict(yaml.safe_load(propose_factors(read_log(tmp_path / "own"))))
+    assert spec.action_size == (1 if count == 2 else count)
+    data = load(tmp_path / "own", factors=spec)
+    np.testing.assert_array_equal(data.action[:, 0] if count == 2 else data.action.argmax(1), taken - start)
+    log = prepare_log(read_log(tmp_path / "own"), add_action_codes(read_log(tmp_path / "own"), spec))
+    np.testing.assert_array_equal(np.concatenate([e["action"] for e in encode_log(log)]), data.action)
+    with pytest.raises(BecauseError) as refused:
+        load(tmp_path / "own", factors=FactorSpec(X_ON.state[:1], X_ON.action))
+    assert "because collect" not in str(refused.value)

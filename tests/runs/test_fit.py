@@ -91,6 +91,64 @@ def test_fit_without_a_goal_has_no_policy(log, tmp_path):
     assert load_model(tmp_path / "moved").seeds == (0,)
 
 
+@pytest.fixture
+def table(tmp_path):
+    """The log as a CSV file, with `x` in tiny units and `on` in words."""
+    rows = arrays(40, 10)
+    now, after = rows["observations"], rows["next_observations"]
+    lines = ["run,x,lamp,push"]
+    for row in range(400):
+        lamp = ("off", "on")[int(now[row, 1])]
+        lines.append(f"r{row // 10},{now[row, 0] * 1e-12},{lamp},{rows['actions'][row, 0]}")
+        if row % 10 == 9:
+            lines.append(f"r{row // 10},{after[row, 0] * 1e-12},{('off', 'on')[int(after[row, 1])]},0")
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    return tmp_path / "log.csv"
+
+
+ROLES = ("--state", "x,lamp", "--action", "push", "--episode", "run")
+
+
+@pytest.mark.slow
+def test_fit_of_a_table_with_known_edges(table, tmp_path):
+    """Only the world model is trained, briefly: a column in tiny units is no constant."""
+    because("factors", table, *ROLES, "-o", tmp_path / "f.yaml")
+    settings = TINY | {"energy_steps": 0, "check_steps": 0, "behaviour_steps": 0, "value_steps": 0}
+    options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    edges = ("--force", "lamp->x", "--forbid", "push -> lamp")
+    out = tmp_path / "fitted"
+    command = ("fit", table, "--factors", tmp_path / "f.yaml", "-o", out, "--seeds", 1, *options, *edges)
+    result = json.loads(because(*command, "--json").stdout)
+    assert set(result["graph"]["x"]) == {"x", "lamp", "push"}
+    assert "push" not in result["graph"]["lamp"]
+    asked = json.loads((out / "fit.json").read_text())["asked"]
+    assert (asked["force"], asked["forbid"]) == ([["lamp", "x"]], [["push", "lamp"]])
+    assert next(row for row in result["accuracy"] if row["factor"] == "x")["value"] > 0.9
+    assert (result["transitions"], result["notes"]) == (400, [])
+    refused = because(*command[:-1], "push->x", "--resume", code=2)
+    assert "differs in forbid" in refused.stderr
+    data, columns = load(out / "datasets/own/log-v0"), {"state": ["x", "lamp"], "action": ["push"], "episode": "run"}
+    assert load(table, factors=data.factors, **columns).sha256() == data.sha256()
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "message"),
+    [
+        (441, ("--force", "lamp->y"), "'lamp' -> 'y' is unknown"),
+        (441, ("--force", "push->x", "--forbid", "push->x"), "both forced and forbidden"),
+        (441, ("--set", "mask=full", "--forbid", "push->x"), "full mask"),
+        (210, (), "has 19 episodes"),
+        (441, ("--missing", "guess"), "'guess' for missing values"),
+    ],
+)
+def test_a_fit_that_cannot_be_writes_nothing(table, tmp_path, rows, more, message):
+    because("factors", table, *ROLES, "-o", tmp_path / "f.yaml")
+    table.write_text("\n".join(table.read_text().splitlines()[:rows]))
+    out = tmp_path / "fitted"
+    assert message in because("fit", table, "--factors", tmp_path / "f.yaml", "-o", out, *more, code=2).stderr
+    assert not out.exists()
+
+
 @pytest.mark.long
 def test_fit_of_two_seeds_resumes_to_the_same_bits(log, tmp_path):
     spec, out, data = log.parent / "no-goal.json", tmp_path / "fitted", tmp_path / "log.hdf5"

@@ -68,9 +68,13 @@ class IndependenceTest(ABC):
 
     def check_size(self, variables: Variables) -> None:
         """Raise an error if there are fewer than `least_n` transitions."""
-        if len(variables) < self.least_n:
+        self.check_count(len(variables))
+
+    def check_count(self, transitions: int) -> None:
+        """The same, by their number."""
+        if transitions < self.least_n:
             raise BecauseError(
-                f"Got {len(variables)} transitions.",
+                f"Got {transitions} transitions.",
                 need=f"at least {self.least_n} for the test '{self.name}'.",
                 fix="collect more episodes or choose another test with --test.",
             )

@@ -50,8 +50,8 @@ from because_rl.discovery.regression.margins import Prepared, prepare
 from because_rl.discovery.regression.threads import one_blas_thread, thread_map
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
+from because_rl.transitions import MIN_EPISODES
 
-LEAST_EPISODES = 20
 BLOCK = 16
 """Targets that are regressed at a time."""
 
@@ -101,10 +101,10 @@ class ResidualTest(IndependenceTest):
 
     def _evidence(self, variables: Variables, seed: int, log: TargetLog) -> Evidence:
         data = prepare(variables, self.folds, seed, self.max_rows)
-        if len(data.starts) < LEAST_EPISODES:
+        if len(data.starts) < MIN_EPISODES:
             raise BecauseError(
                 f"Got {len(data.starts)} episodes.",
-                need=f"at least {LEAST_EPISODES}: episodes, not rows, are the independent units.",
+                need=f"at least {MIN_EPISODES}: episodes, not rows, are the independent units.",
                 fix="collect more episodes, or leave 'episode' out if the rows are independent draws.",
             )
         shape = (len(variables.inputs), len(variables.targets))
