@@ -1,6 +1,5 @@
 """A user's own log as a dataset: its factors, its goals, what the end of an episode means."""
 
-
 import numpy as np
 import pytest
 import yaml

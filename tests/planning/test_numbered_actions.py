@@ -1,10 +1,8 @@
 """Numbered actions in continuous states: proposals follow the data's law, and plans reach what behaviour does not."""
 
-import importlib
 from dataclasses import fields, replace
 from functools import cache
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +24,6 @@ from because_rl.planning.shooting import PlanningModel, ShootingConfig, first_pl
 from because_rl.rng import stream
 from because_rl.training.run import Run
 from because_rl.transitions import Transitions
-from tests.support import REPOSITORY
 
 # A point on a line: the numbered actions push it left, leave it, push it right, and hop far to the right ----------
 STEPS, FAR = 12, 0.6
@@ -187,8 +184,16 @@ BOX = jnp.zeros(1), jnp.zeros(1)
 POINT = PlanningModel(lambda p, state: state, mass_step, coin, lambda p, state, goal: jnp.zeros(()))
 
 
-@pytest.mark.parametrize("method", ["best", "mppi", "cem"])
-@pytest.mark.parametrize("proposals", ["uniform", "behaviour"])
+@pytest.mark.parametrize(
+    ("method", "proposals"),
+    [
+        ("best", "behaviour"),
+        ("cem", "uniform"),
+        ("mppi", "behaviour"),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("best", "uniform"), ("cem", "behaviour"))),
+        pytest.param("mppi", "uniform", marks=pytest.mark.long),
+    ],
+)
 def test_plans_consist_of_codes_and_reach_the_goal(method, proposals):
     config = ShootingConfig(64, 8, pessimism=0.0, method=method, proposals=proposals, hold=4, habit=0.8)
     program = jax.jit(lambda *rest: plan(config, MASS, POINT, jnp.zeros(()), *rest[:4], *BOX, rest[4]))
@@ -245,66 +250,3 @@ def test_a_saved_agent_has_its_proposals_and_without_them_only_predicts(agent, t
         assert other.predict(state, np.full(3, 2)).next_state[:, 0] == pytest.approx(state[:, 0] + 0.1, abs=0.04)
         with pytest.raises(BecauseError, match=message):
             other.act(state, goal if factors.goal else None)
-
-
-# CartPole as Gymnasium has it ------------------------------------------------------------------------------------
-CART = FactorSpec(
-    pack(*((name, 1, "continuous") for name in ("position", "speed", "angle", "spin"))),
-    pack(("push", 2, "categorical")),
-    (
-        GoalFactor("flag", 0, 1, "continuous", factor="position", relation="at_least"),
-        GoalFactor("upright", 1, 2, "continuous", factor="angle", tolerance=0.2),
-    ),
-    codes=((1.0, 0.0), (0.0, 1.0)),
-)
-CART_STEPS = 80
-AFTER_A_FALL = 8
-"""Rows of a log in which a fallen pole stays as it is: without them nothing in it says that a fall is the end."""
-
-
-def drive_all(act, flags, rng):
-    """Drive a cart of Gymnasium to each of the flags; `act` takes (states, flags, steps left).
-
-    Returns rows (state, push, next state, goal, episode), and (carts,) whether they reached the flag.
-    """
-    carts, rows = [gymnasium.make("CartPole-v1") for _ in flags], []
-    state = np.array([cart.reset(seed=int(rng.integers(2**31)))[0] for cart in carts])
-    over, reached = np.zeros((2, len(flags)), bool)
-    for left in range(CART_STEPS, 0, -1):
-        for n, push in enumerate(act(state, flags, left)):
-            if over[n]:
-                continue
-            after, _, fell, _, _ = carts[n].step(int(push))
-            rows.append((state[n].copy(), int(push), after, (flags[n], 0.0), n))
-            state[n], reached[n] = after, after[0] >= flags[n] and not fell
-            over[n] = fell or reached[n]
-            if fell:
-                rows += [(after, int(rng.integers(2)), after, (flags[n], 0.0), n)] * AFTER_A_FALL
-    return rows, reached
-
-
-@pytest.mark.long
-def test_cartpole_of_gymnasium_is_driven_better_than_in_the_log(monkeypatch):
-    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
-    drive = importlib.import_module("collect_cartpole").drive
-    rng = stream(0, "cartpole")
-
-    def operator(states, flags, left):
-        return [drive(state, flag, rng) for state, flag in zip(states, flags, strict=True)]
-
-    rows, _ = drive_all(operator, rng.uniform(0.3, 0.8, 120), rng)
-    state, push, after, goal, episode = (np.asarray(part) for part in zip(*rows, strict=True))
-    data = Transitions.from_arrays(state, push, after, episode, factors=CART, goal=goal)
-    settings = {"hidden": 64, "batch": 128, "world_steps": 1500, "energy_steps": 200, "check_steps": 0, "mask": "full"}
-    settings |= {"behaviour_steps": 1000, "value_steps": 3000, "expectile": 0.9}
-    agent = make_method("because", settings | {"planner.population": 128, "planner.horizon": 30}).fit(data)
-    flags = rng.uniform(0.3, 0.8, 20)
-    controller = agent.start(20)
-    _, planned = drive_all(
-        lambda state, flags, left: controller.act(state[None], np.stack([flags, 0 * flags], 1)[None], left)[0],
-        flags,
-        rng,
-    )
-    _, operated = drive_all(operator, flags, rng)
-    print(f"flags reached: planner {planned.mean():.0%}, operator {operated.mean():.0%}")
-    assert planned.mean() > operated.mean()
