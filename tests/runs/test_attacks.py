@@ -112,7 +112,7 @@ def test_discovery_that_was_stopped_draws_its_pictures_later(home, tmp_path, mon
 
 
 def test_a_fit_that_was_killed_early_resumes_or_is_replaced(tmp_path, monkeypatch):
-    log, out, spec = write(tmp_path / "log.hdf5", arrays(12, 10)), tmp_path / "fitted", tmp_path / "factors.yaml"
+    log, out, spec = write(tmp_path / "log.hdf5", arrays(20, 6)), tmp_path / "fitted", tmp_path / "factors.yaml"
     because("factors", log, "-o", spec)
     places = iter(("write_dataset", "load", "load", "load"))
 
