@@ -1,4 +1,4 @@
-"""Missing values in a log: refused with their places, or handled as --missing says, and told.
+"""Missing values in a log: refused with their places, or handled as --missing says, with a note of what was done.
 
 - ``drop-episode``: episodes with a missing value are left out.
 - ``forward-fill``: the last value before it in the episode; an episode that begins with a missing value is left out.
@@ -165,5 +165,5 @@ def _indicate(
             places = [out_names[array].index(name) for name in order]
             filled = [e | {array: rows(e, array)[:, places]} for e in filled]
             out_names[array] = list(order)
-    note = (f"values were missing: {what}; filled with the last value before, and told by columns NAME_missing",)
+    note = (f"values were missing: {what}; filled with the last value before, and marked by columns NAME_missing",)
     return Cut(filled, cut.labels, cut.notes + note * bool(gaps)), out_names
