@@ -97,10 +97,15 @@ def imagined_steps(agent: PlannerAgent, data: Transitions, seed: int = 0) -> Ima
     x = jnp.concatenate([held["state"], held["action"]], axis=1)
     k1, k2 = jax.random.split(jax.random.key(child_seed(seed, "held out") % 2**31))
     rows, size = {"held_out": x, "mixed": mix(Layout(data.factors), x, k1, k2)}, data.factors.state_size
-    by_seed = jax.jit(
-        jax.vmap(jax.vmap(lambda p, row: agent.learned.imagine(p, row[:size], row[size:]), (None, 0)), (0, None))
-    )
-    after, penalty = zip(*(by_seed(agent.parameters, part) for part in rows.values()), strict=True)
+
+    def row(p: Any, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        (expected, penalty), (imagined, _) = (
+            read(p, x[:size], x[size:]) for read in (agent.learned.expect, agent.learned.imagine)
+        )
+        return expected, imagined, penalty
+
+    by_seed = jax.jit(jax.vmap(jax.vmap(row, (None, 0)), (0, None)))
+    after, planned, penalty = zip(*(by_seed(agent.parameters, part) for part in rows.values()), strict=True)
     now, then = np.asarray(held["state"]) > 0.5, np.asarray(held["next_state"]) > 0.5
     before, events = np.asarray(rows["mixed"]) > 0.5, []
     for factor in data.factors.state:
@@ -111,20 +116,23 @@ def imagined_steps(agent: PlannerAgent, data: Transitions, seed: int = 0) -> Ima
                 np.abs(np.asarray(next_, float)[..., column] - was[None, :, column])
                 for next_, was in zip(after, (now, before), strict=True)
             )
-            events.append({"factor": factor.name} | event_row(held_out, switched, mixed))
+            sceptical = np.abs(np.asarray(planned[0], float)[..., column] - now[None, :, column])
+            events.append({"factor": factor.name} | event_row(held_out, switched, mixed, sceptical))
     uncertainty = {name: float(np.asarray(part).mean()) for name, part in zip(rows, penalty, strict=True)}
     return Imagined(uncertainty, events)
 
 
-def event_row(chance: np.ndarray, switched: np.ndarray, mixed: np.ndarray) -> dict[str, Any]:
-    """How well the switches of a binary factor are foreseen, from their chances (seeds, rows) as a planner reads them.
+def event_row(chance: np.ndarray, switched: np.ndarray, mixed: np.ndarray, planned: np.ndarray) -> dict[str, Any]:
+    """How well the switches of a binary factor are foreseen, from their chances (seeds, rows).
 
     `recall`: share of the switches that are given a chance above one half; `precision`: share of the steps with such a
     chance in which it switches, None if there are none; `foreseen`: sum of the chances, as a multiple of the switches,
-    1 if calibrated; `mixed`: mean chance on mixed steps. All are means over seeds.
+    1 if calibrated; `mixed`: mean chance on mixed steps; `planned`: recall by `planned`, the chances as a planner reads
+    them (seeds, rows). All are means over seeds.
 
-    >>> event_row(np.array([[0.9, 0.8, 0.3, 0.0]]), np.array([True, False, True, False]), np.array([[0.5]]))
-    {'rows': 4, 'switches': 2, 'recall': 0.5, 'precision': 0.5, 'foreseen': 1.0, 'mixed': 0.5}
+    >>> chance, switched = np.array([[0.9, 0.8, 0.3, 0.0]]), np.array([True, False, True, False])
+    >>> event_row(chance, switched, np.array([[0.5]]), chance / 2)
+    {'rows': 4, 'switches': 2, 'recall': 0.5, 'precision': 0.5, 'foreseen': 1.0, 'mixed': 0.5, 'planned': 0.0}
     """
     expected = chance > 0.5
     hits = (expected & switched[None]).sum(1)
@@ -136,6 +144,7 @@ def event_row(chance: np.ndarray, switched: np.ndarray, mixed: np.ndarray) -> di
         "precision": float((hits[made > 0] / made[made > 0]).mean()) if made.any() else None,
         "foreseen": float(chance.sum(1).mean() / switched.sum()),
         "mixed": float(mixed.mean()),
+        "planned": float(((planned > 0.5) & switched[None]).sum(1).mean() / switched.sum()),
     }
 
 

@@ -107,12 +107,23 @@ class Guess(NamedTuple):
 
 
 def decode(
-    layout: Layout, stats: Statistics, outputs: list[Outputs], state: Array, *, hard: bool, cautious: bool = True
+    layout: Layout,
+    stats: Statistics,
+    outputs: list[Outputs],
+    state: Array,
+    event_shift: Float[Array, " state"] | None = None,
+    *,
+    hard: bool,
+    cautious: bool = True,
 ) -> Guess:
     """What comes next: means of continuous factors, the likeliest level of categorical ones.
 
     Binary factors stay probabilities unless `hard`. Several networks vote on an event: their mean counts, but
-    where the goal hangs on it a `cautious` planner believes the one that believes in it least.
+    where the goal hangs on it a `cautious` planner believes the one that believes in it least. `event_shift` is added
+    to the log-odds of a switch (`planning.calibration.event_shifts`).
+
+    A planner looks for the rows in which events are likeliest, and so finds those in which they are overrated: plans
+    on calibrated odds fail more often than plans on sceptical ones.
     """
     parts, log_p = [], jnp.zeros(())
     for family, out, bearing in zip(layout.families, outputs, layout.goal_bearing, strict=True):
@@ -126,6 +137,8 @@ def decode(
             log_p = log_p + logs.max(1).sum()
         else:
             value = out.value if family.slots else (out.value.min(1) if bearing and cautious else out.value.mean(1))
+            if event_shift is not None:
+                value = value + (1.0 - 2.0 * now) * split(layout, family, event_shift)
             if hard:
                 parts.append((value > 0).astype(value.dtype))
                 log_p = log_p - jax.nn.softplus(-jnp.abs(value)).sum()

@@ -25,6 +25,7 @@ from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary
+from because_rl.planning.calibration import event_shifts, price_pessimism
 from because_rl.planning.goal import attained
 from because_rl.planning.proposals import (
     behaviour_policy,
@@ -39,7 +40,6 @@ from because_rl.rng import child_seed
 from because_rl.training.method import Agent, Controller, Method, Prediction, describe_data
 from because_rl.training.run import Run, flatten, unflatten, untrained_of_seeds
 from because_rl.training.stage import hoist
-from because_rl.transitions import Transitions
 
 CPU_WORLD_BATCH = 4
 """Worlds that a CPU plans for at once, at most."""
@@ -52,7 +52,10 @@ class LearnedModel(NamedTuple):
     """A learned model as planners use it: pure functions of (parameters of one seed, one row)."""
 
     imagine: Callable[[Any, Array, Array], tuple[Array, Array]]
-    """state, action -> next state with binary factors as probabilities, penalty in [0, 1]"""
+    """state, action -> next state with binary factors as probabilities, of events the most sceptical ones; penalty in
+    [0, 1]"""
+    expect: Callable[[Any, Array, Array], tuple[Array, Array]]
+    """the same, with calibrated probabilities of events"""
     successor: Callable[[Any, Array, Array], tuple[Array, Array, Array]]
     """state, action -> the likeliest next state, its log-probability, penalty"""
     behaviour_policy: Callable[[Any, Array, Array, Array], Array]
@@ -91,8 +94,10 @@ class PlanningMethod(Method):
         every array. `diagnostics` are numbers to report, one per seed.
         """
         c, data, parameters = self.config, prepared.transitions, {**model, **proposals}
+        arrays, learned = split_learned(self.predict, prepared.summary, parameters)
+        parameters["event_shift"] = jnp.asarray(event_shifts(data, prepared.stats, learned.expect, arrays))
         if c.pessimism is None:
-            pessimism = price_pessimism(data, self.predict, prepared.summary, parameters, c.price)
+            pessimism = price_pessimism(data, learned.imagine, arrays, c.price)
         else:
             pessimism = np.full(len(run.seeds), c.pessimism)
         agent = PlannerAgent(self, prepared.summary, run.seeds, parameters, pessimism)
@@ -106,9 +111,12 @@ class PlanningMethod(Method):
         summary = Summary.restore(factors, horizon, arrays)
 
         def untrained(key: PRNGKeyArray) -> dict[str, Any]:
-            # Earlier versions fitted no proposals for numbered actions in continuous states: their models still load.
-            proposals = untrained_proposals(self.config, factors, key) if "['gate']" in arrays else {}
-            return self.untrained(summary, key) | proposals
+            # Earlier versions fitted no proposals for numbered actions in continuous states and no shifts of events:
+            # their models still load.
+            more = untrained_proposals(self.config, factors, key) if "['gate']" in arrays else {}
+            if "['event_shift']" in arrays:
+                more["event_shift"] = jnp.zeros(factors.state_size)
+            return self.untrained(summary, key) | more
 
         parameters = unflatten(untrained_of_seeds(untrained, len(seeds)), arrays, "agent")
         return PlannerAgent(self, summary, seeds, parameters, arrays["pessimism"])
@@ -127,24 +135,20 @@ def _imagine(
     return decode(layout, stats, outputs, state, hard=False).state, penalty
 
 
+def _expect(
+    predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
+) -> tuple[Array, Array]:
+    outputs, penalty = predict(layout, stats, p, state, action)
+    guess = decode(layout, stats, outputs, state, p.get("event_shift"), hard=False, cautious=False)
+    return guess.state, penalty
+
+
 def _successor(
     predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
 ) -> tuple[Array, Array, Array]:
     outputs, penalty = predict(layout, stats, p, state, action)
     guess = decode(layout, stats, outputs, state, hard=True)
     return guess.state, guess.log_p, penalty
-
-
-def price_pessimism(data: Transitions, predict: Predict, summary: Summary, parameters: Any, price: float) -> np.ndarray:
-    """(seeds,) lambda such that a trajectory like the held-out ones pays `price` of the goal's reward in penalties.
-
-    lambda = price / (horizon * mean penalty of held-out rows), at most 1.
-    """
-    held = data.batch(data.held_out)
-    parameters, learned = split_learned(predict, summary, parameters)
-    rows = jax.jit(jax.vmap(jax.vmap(lambda p, s, a: learned.imagine(p, s, a)[1], (None, 0, 0)), (0, None, None)))
-    ordinary = np.asarray(rows(parameters, held["state"][:2000], held["action"][:2000])).mean(1)
-    return np.minimum(price / (data.horizon * np.maximum(ordinary, 0.02)), 1.0)
 
 
 def split_learned(predict: Predict, summary: Summary, parameters: Any) -> tuple[Any, LearnedModel]:
@@ -157,6 +161,7 @@ def split_learned(predict: Predict, summary: Summary, parameters: Any) -> tuple[
         predict = partial(_predict_with_static, predict, static)
     return arrays, LearnedModel(
         partial(_imagine, predict, summary.layout, summary.stats),
+        partial(_expect, predict, summary.layout, summary.stats),
         partial(_successor, predict, summary.layout, summary.stats),
         behaviour_policy(summary),
         terminal_value(summary),
@@ -215,11 +220,11 @@ class PlannerAgent(Agent):
         return PlannerAgent(self.method, self.summary, self.seeds[k : k + 1], parameters, self.pessimism[k : k + 1])
 
     @cached_property
-    def _imagine_rows(self) -> Callable[..., tuple[Array, Array]]:
-        return jax.jit(jax.vmap(jax.vmap(self.learned.imagine, (None, 0, 0)), (0, None, None)))
+    def _expect_rows(self) -> Callable[..., tuple[Array, Array]]:
+        return jax.jit(jax.vmap(jax.vmap(self.learned.expect, (None, 0, 0)), (0, None, None)))
 
     def _predict(self, state: np.ndarray, action: np.ndarray) -> Prediction:
-        after, penalty = self._imagine_rows(self.parameters, jnp.asarray(state), jnp.asarray(action))
+        after, penalty = self._expect_rows(self.parameters, jnp.asarray(state), jnp.asarray(action))
         return Prediction(likeliest_levels(self.factors, np.asarray(after).mean(0)), np.asarray(penalty).mean(0))
 
     def _value_iteration(self, k: int) -> ValueIteration:

@@ -210,14 +210,15 @@ def _events(rows: Sequence[Mapping[str, Any]]) -> Html | None:
     if not rows:
         return None
     text = (
-        "Switches of binary factors on the same steps, as the planner reads the model. Recall: share of the switches "
-        "that are given a chance above one half. Precision: share of the steps with such a chance in which the factor "
-        "switches. Foreseen: the sum of all chances divided by the number of switches, 1 if calibrated. The last "
-        "columns compare how often the factor switches in the held-out steps with the mean chance of it on mixed steps."
+        "Switches of binary factors on the same steps. Recall: share of the switches that are given a chance above one "
+        "half; in plans, where the most sceptical of several networks counts, it is lower. Precision: share of the "
+        "steps with such a chance in which the factor switches. Foreseen: the sum of all chances divided by the number "
+        "of switches, 1 if calibrated. The last columns compare how often the factor switches in the held-out steps "
+        "with the mean chance of it on mixed steps."
     )
-    head = ("factor", "switches", "recall", "precision", "foreseen", "rate held out", "chance mixed")
+    head = ("factor", "switches", "recall", "in plans", "precision", "foreseen", "rate held out", "chance mixed")
     cells = [
-        (row["factor"], row["switches"], f"{row['recall']:.2f}")
+        (row["factor"], row["switches"], f"{row['recall']:.2f}", f"{row['planned']:.2f}")
         + ("–" if row["precision"] is None else f"{row['precision']:.2f}", f"{row['foreseen']:.2f}")
         + (f"{row['switches'] / row['rows']:.4f}", f"{row['mixed']:.4f}")
         for row in rows

@@ -31,7 +31,7 @@ def test_range_is_in_units_of_the_penalty_of_held_out_rows():
 
     agent = SimpleNamespace(
         factors=data.factors,
-        learned=LearnedModel(None, successor, None, None),
+        learned=LearnedModel(None, None, successor, None, None),
         config=SimpleNamespace(horizon=3),
         parameters={"p": jnp.zeros(1)},
         seeds=(0,),

@@ -124,7 +124,7 @@ def test_held_out_error_of_a_model_that_predicts_no_change(root, monkeypatch):
     recipe = Recipe.parse("unlock-expert", 20)
     collect(recipe, root, workers=1)
     data = load_for_training(recipe.id, root)
-    learned = LearnedModel(None, lambda p, state, action: (state, jnp.zeros(()), jnp.zeros(())), None, None)
+    learned = LearnedModel(None, None, lambda p, state, action: (state, jnp.zeros(()), jnp.zeros(())), None, None)
     monkeypatch.setattr(planner_agent, "split_learned", lambda predict, summary, parameters: (jnp.zeros(2), learned))
     agent = PlannerAgent(Because(), summarise(data), (0, 1), {}, np.zeros(2))
     error = held_out(agent, data)

@@ -208,6 +208,7 @@ def test_an_agent_plans_only_for_worlds_not_at_their_goal(monkeypatch):
     method = SimpleNamespace(predict=None, config=SimpleNamespace(planner=CONFIG, memory=None))
     learned = LearnedModel(
         imagine=lambda p, state, action: mass_step(0.0, state, action)[1:],
+        expect=None,
         successor=None,
         behaviour_policy=POINT.behaviour_policy,
         terminal_value=POINT.terminal_value,

@@ -79,7 +79,9 @@ def test_run_of_because_has_graph_maps_and_accuracy(home, tmp_path, monkeypatch)
     monkeypatch.setattr(report, "energy_maps", lambda agent, data, world: [energy_map])
     monkeypatch.setattr(report, "held_out_accuracy", lambda agent, data: [row | {"rows": len(data)}])
     event = {"factor": "has_key", "rows": 50, "switches": 4, "recall": 0.75, "precision": None}
-    imagined = Imagined({"held_out": 0.125, "mixed": 0.5}, [event | {"foreseen": 0.9, "mixed": 0.03125}])
+    imagined = Imagined(
+        {"held_out": 0.125, "mixed": 0.5}, [event | {"foreseen": 0.9, "mixed": 0.03125, "planned": 0.25}]
+    )
     monkeypatch.setattr(report, "imagined_steps", lambda agent, data: imagined)
     checks = {"door": {"loss": 0.25, "p": 0.001, "suffices": False, "reopened": ["key"]}}
     write_arrays(run / "sufficiency.npz", {"checks": pack_json(checks)})
