@@ -14,15 +14,17 @@ export OMP_NUM_THREADS ?= 1
 # Commands and tests start many processes: without compiled modules each would spend seconds on imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo browser test pytest test-fast test-all coverage lint bench docs clean
+.PHONY: setup demo browser test pytest test-fast test-all coverage lint lock bench docs clean
 
 setup: $(STAMP)
 
-# Two at a time: pip uses one core. The order does not matter, since no dependencies are looked up.
+# In parts, two at a time: pip uses one core. The order does not matter, since no dependencies are looked up.
 $(STAMP): requirements.lock pyproject.toml setup.py
 	@[ -n "$(PYTHON)" ] || { echo "Needs Python 3.11, 3.12 or 3.13 with venv and pip: on Debian, apt-get install python3 python3-venv"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	grep -v '^#' requirements.lock | xargs -P 2 -n 20 $(PIP)
+	rm -f $(VENV)/lock-*
+	split -l 20 requirements.lock $(VENV)/lock-
+	ls $(VENV)/lock-* | xargs -P 2 -n 1 $(PIP) --require-hashes -r
 	$(PIP) --no-build-isolation -e .
 	@touch $@
 
@@ -48,6 +50,10 @@ browser:
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing Chromium for the tests of the report" && \
 	  { apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || \
 	  echo "No Chromium: the tests of the report in a browser are skipped (on Debian, apt-get install chromium)"
+
+# The hashes in the lock, after a pin was changed: from the index that pip is configured with.
+lock:
+	$(BIN)/python -m benchmarks.lock
 
 # Chromium is installed beside the Python packages, and linters run beside the tests: each would leave a core idle.
 test:

@@ -14,6 +14,9 @@ import pytest
 import yaml
 
 from because_rl import __version__, provenance
+from because_rl.errors import BecauseError
+from because_rl.io import read_text
+from benchmarks.lock import hashed
 from tests.runs.small import DATA, SETTINGS
 from tests.support import REPOSITORY, arrays, because, write
 
@@ -131,14 +134,27 @@ def test_every_dependency_is_imported_and_every_import_declared():
     assert {module for module in imported - modules - IF_INSTALLED if WITH_ANOTHER.get(module) not in declared} == set()
 
 
-def test_every_dependency_is_in_the_lock_with_one_version():
-    lines = (REPOSITORY / "requirements.lock").read_text("utf-8").splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+(\[\w,]+\])?==[\w.+!]+", pin)] == []
+def test_every_dependency_is_in_the_lock_with_version_and_hashes():
+    pins = [line for line in read_text(REPOSITORY / "requirements.lock").splitlines() if not line.startswith("#")]
+    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.+!]+( --hash=sha256:[0-9a-f]{64})+", pin)] == []
     locked = {re.match(r"[\w.-]+", pin)[0].lower().replace("_", "-") for pin in pins}
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     texts = [*project["dependencies"], *(t for texts in project["optional-dependencies"].values() for t in texts)]
     assert {re.match(r"[\w-]+", text)[0].lower() for text in texts} - locked == set()
+
+
+def test_the_lock_takes_hashes_of_files_that_linux_installs():
+    """Of `kept`, all; of `others` (another version, package, system or Python), none."""
+    kept = ("a_b-1.0-py3-none-any.whl", "a_b-1.0.tar.gz", "A.b-1.0-py2.py3-none-any.whl")
+    kept += ("a_b-1.0-cp311-cp311-manylinux_2_28_aarch64.whl", "a_b-1.0-cp39-abi3-musllinux_1_2_x86_64.whl")
+    others = ("a_b-1.0.1-py3-none-any.whl", "a_b_c-1.0-py3-none-any.whl", "a_b-1.0-cp311-cp311-win_amd64.whl")
+    others += ("a_b-1.0-cp314-cp314-manylinux_2_28_x86_64.whl", "a_b-1.0-cp313-cp313t-manylinux_2_28_x86_64.whl")
+    others += ("a_b-1.0-cp311-cp311-manylinux_2_28_ppc64le.whl", "a_b-1.0-cp312-abi3-macosx_11_0_arm64.whl")
+    files = [(name, f"{number}") for number, name in enumerate(kept + others)]
+    lines = hashed("# a comment\na-b==1.0 --hash=sha256:old\n", lambda name: files).splitlines()
+    assert lines == ["# a comment", "a-b==1.0 " + " ".join(f"--hash=sha256:{n}" for n in range(len(kept)))]
+    with pytest.raises(BecauseError, match=r"no file of a-b==2\.0"):
+        hashed("a-b==2.0", lambda name: files)
 
 
 def test_package_has_its_types_and_lists_its_data():

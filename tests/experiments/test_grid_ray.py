@@ -17,33 +17,29 @@ from because_rl.experiments.grid.runner import Job, StopSweep, cell_file, failur
 pytest.importorskip("ray", reason="Ray is not installed (pip install 'because-rl[ray]')")
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 """Loopback addresses. Not 127.0.0.1, which Ray replaces by the machine's address in the network."""
+MORTAL = ("127.0.0.4", "127.0.0.5", "127.0.0.6")
+"""Nodes that tests kill."""
+SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False, "include_log_monitor": False}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """The address of two nodes of one CPU each, without dashboard and usage statistics; all their processes end."""
+    """Two nodes of one CPU each, without dashboard and usage statistics; all their processes end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # workers must import the function of the cells
         from ray.cluster_utils import Cluster
 
-        small = {
-            "num_cpus": 1,
-            "object_store_memory": 80 * 2**20,
-            "include_dashboard": False,
-            "include_log_monitor": False,
-        }
-        nodes = Cluster(initialize_head=True, head_node_args=small | {"node_ip_address": HEAD})
-        nodes.add_node(**small, node_ip_address=OTHER)
-        pids = [
-            info.process.pid
-            for node in nodes.list_all_nodes()
-            for infos in node.all_processes.values()
-            for info in infos
-        ]
-        yield nodes.address
+        nodes = Cluster(initialize_head=True, head_node_args=SMALL | {"node_ip_address": HEAD})
+        nodes.add_node(**SMALL, node_ip_address=OTHER)
+        pids = [pid for node in nodes.list_all_nodes() for pid in node_processes(node)]
+        yield nodes
         nodes.shutdown()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def node_processes(node):
+    return [info.process.pid for infos in node.all_processes.values() for info in infos]
 
 
 def jobs(count):
@@ -112,7 +108,7 @@ def test_killed_workers_lose_nothing(cluster, tmp_path, notes):
     """Only the cell in which a worker died is repeated; the cells are those of the local engine."""
     folder, reports = tmp_path / "ray", []
     compute = Killed(notes, 0.3, folder)
-    status = sweep(jobs(6), compute, folder, report=reports.append, engine=RayEngine(cluster), workers=0)
+    status = sweep(jobs(6), compute, folder, report=reports.append, engine=RayEngine(cluster.address), workers=0)
     assert status == (12, 12, 0, ())
     computed = [cell for cell, *_ in compute.noted()]
     assert len(computed) == 12 + 2
@@ -121,6 +117,45 @@ def test_killed_workers_lose_nothing(cluster, tmp_path, notes):
     assert [status.done for status in reports] == sorted(status.done for status in reports)
     assert max(len(status.running) for status in reports) == 2
     sweep(jobs(6), compute, tmp_path / "local", workers=0)
+    assert written_cells(folder) == written_cells(tmp_path / "local")
+    assert not list((folder / ".claims").iterdir())
+
+
+class NodeKiller:
+    """Called with each status of a sweep: kills a node, with all its processes at once, when one of its cells has
+    arrived and the next of that job has begun. `killed`: (its address, the cells that had arrived by then) of each."""
+
+    def __init__(self, cluster, compute, folder, nodes):
+        self.cluster, self.compute, self.folder, self.nodes, self.killed = cluster, compute, folder, dict(nodes), []
+
+    def __call__(self, status):
+        arrived = {file.stem for file in (self.folder / "cells").glob("*.json")}
+        begun = {machine: cell for cell, _, machine in self.compute.noted()}
+        for machine in set(begun) & set(self.nodes):
+            if begun[machine].endswith("-O") and begun[machine][:-1] + "I" in arrived:
+                node = self.nodes.pop(machine)
+                for pid in node_processes(node):
+                    os.kill(pid, signal.SIGKILL)
+                self.cluster.remove_node(node, allow_graceful=False)
+                self.killed.append((machine, arrived))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "kills"), [(5, 1), pytest.param(24, 3, marks=pytest.mark.long)])
+def test_killed_nodes_lose_nothing(cluster, tmp_path, notes, count, kills):
+    """A cell that has arrived is not computed again, each machine costs one cell at most, and nothing is missing."""
+    nodes = {machine: cluster.add_node(**SMALL, node_ip_address=machine) for machine in MORTAL[:kills]}
+    folder, compute = tmp_path / "ray", Noting(notes, 0.6)
+    killer = NodeKiller(cluster, compute, folder, nodes)
+    status = sweep(jobs(count), compute, folder, report=killer, engine=RayEngine(cluster.address), workers=0)
+    assert status == (2 * count, 2 * count, 0, ())
+    assert len(killer.killed) == kills
+    computed = [cell for cell, *_ in compute.noted()]
+    assert len(computed) <= 2 * count + kills
+    for _, arrived in killer.killed:
+        assert arrived
+        assert all(computed.count(cell) == 1 for cell in arrived)
+    sweep(jobs(count), Noting(notes), tmp_path / "local", workers=0)
     assert written_cells(folder) == written_cells(tmp_path / "local")
     assert not list((folder / ".claims").iterdir())
 
@@ -146,7 +181,7 @@ class Stopping(Noting):
 @pytest.mark.long
 def test_failures_keep_their_reason_and_a_stop_ends_all(cluster, tmp_path, notes):
     compute, folder = Troubled(notes), tmp_path / "failing"
-    status = sweep(jobs(4), compute, folder, engine=RayEngine(cluster))
+    status = sweep(jobs(4), compute, folder, engine=RayEngine(cluster.address))
     assert (status.done, status.failed) == (4, 3)  # j0-I, j2-I and both of j3
     first, second, third = failures(jobs(4), folder)
     assert first["reason"] == "Got bad luck. Needed: good luck. Fix: try again."
@@ -154,9 +189,9 @@ def test_failures_keep_their_reason_and_a_stop_ends_all(cluster, tmp_path, notes
     assert "no luck at all" in second["details"]
     assert "3 workers died" in third["reason"]
     assert [cell for cell, *_ in compute.noted()].count("j2-O") == 3
-    assert sweep(jobs(4), Noting(notes), folder, engine=RayEngine(cluster), retry_failed=True) == (8, 8, 0, ())
+    assert sweep(jobs(4), Noting(notes), folder, engine=RayEngine(cluster.address), retry_failed=True) == (8, 8, 0, ())
     with pytest.raises(StopSweep, match="Got new code"):
-        sweep(jobs(40), Stopping(notes, 0.05), tmp_path / "stopped", engine=RayEngine(cluster))
+        sweep(jobs(40), Stopping(notes, 0.05), tmp_path / "stopped", engine=RayEngine(cluster.address))
     assert failures(jobs(40), tmp_path / "stopped") == []
     assert len(unfinished_jobs(jobs(40), tmp_path / "stopped")) > 30
 
@@ -170,10 +205,10 @@ def test_an_interrupted_sweep_keeps_what_has_arrived(cluster, tmp_path, notes):
             raise KeyboardInterrupt  # as Ctrl-C does in the runner
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(jobs(8), Noting(notes, 0.3), folder, report=interrupt, engine=RayEngine(cluster))
+        sweep(jobs(8), Noting(notes, 0.3), folder, report=interrupt, engine=RayEngine(cluster.address))
     assert 3 <= len(written_cells(folder)) < 16
     before = written_cells(folder)
-    assert sweep(jobs(8), Noting(notes), folder, engine=RayEngine(cluster)) == (16, 16, 0, ())
+    assert sweep(jobs(8), Noting(notes), folder, engine=RayEngine(cluster.address)) == (16, 16, 0, ())
     assert before.items() <= written_cells(folder).items()
     computed = [cell for cell, *_ in Noting(notes).noted()]
     assert all(computed.count(name.removesuffix(".json")) == 1 for name in before)
