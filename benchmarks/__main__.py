@@ -241,7 +241,7 @@ def bench_fuzz(
         raise typer.Exit(1)
 
 
-@bench.command("faults", epilog="Example: python -m benchmarks faults collect train -o results/faults.json")
+@bench.command("faults", epilog="Example: python -m benchmarks faults collect train --keep work/faults -o faults.json")
 def bench_faults(
     commands: Annotated[
         list[str] | None,
@@ -249,14 +249,15 @@ def bench_faults(
     ] = None,
     kind: Annotated[list[str] | None, typer.Option(help="ENOSPC, EIO or SIGKILL; repeatable (all).")] = None,
     every: Annotated[int, typer.Option(min=1, help="Only every so many operations.")] = 1,
+    keep: Annotated[Path | None, typer.Option(help="Folder for outcomes, from which a later run resumes.")] = None,
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    """Let each write, fsync and rename of a command fail in turn: the same command must then finish its work."""
+    """Let each operation on files of a command fail in turn: the same command must then finish its work."""
     from benchmarks.faults.run import KINDS, inject_faults
 
     with progress_bar("Injecting", "faults") as report:
-        result = inject_faults(commands or (), kind or tuple(KINDS), every, report)
+        result = inject_faults(commands or (), kind or tuple(KINDS), every, report, keep)
     rows = result["rows"]
     deliver(result, output, as_json, make_table(f"{len(result['failures'])} failures", rows, tuple(rows[0])[1:]))
     for failure in result["failures"]:

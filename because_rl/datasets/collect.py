@@ -133,7 +133,6 @@ def collect(
                 remove_leftovers(target.parent)
         return summary(recipe.id, root) | {"seconds": 0.0, "already_there": True}
     with exclusive(partial.with_suffix(".lock"), f"collecting {recipe.id}"):
-        partial.mkdir(exist_ok=True)
         remove_leftovers(partial)
         chunks = _collect_chunks(recipe, partial, workers, simulator, progress)
         episodes = [episode for chunk in chunks for episode in _read_chunk(chunk)]

@@ -1,8 +1,9 @@
-"""Fault injection: make the k-th write, fsync or rename of a command fail, for every k, and run the command again.
+"""Fault injection: let the k-th operation on files of a command fail, for every k, and run the command again.
 
-A fault is ENOSPC or EIO, raised after half of a write, or SIGKILL. The command must end with one error message (or by
+Operations are: make a folder, open a file for writing, write, fsync, rename. A fault is ENOSPC or EIO, raised after
+half of a write, or SIGKILL. The command must end with one error message (or by
 the signal), and the same command, run again, must end well, with the files of an undisturbed run and nothing else:
-no temporary file, lock or unfinished folder. ``python -m benchmarks faults collect -o faults.json``
+no temporary file, lock or unfinished folder. ``python -m benchmarks faults collect --keep work/faults``
 
 Commands run in forked processes: what they need is imported once, and JAX, whose threads do not survive a fork, is
 first used after it.
@@ -16,6 +17,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -29,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from because_rl.errors import BecauseError
-from because_rl.io import read_arrays
+from because_rl.io import append_bytes, read_arrays, read_json_lines
 from because_rl.provenance import provenance
 
 KINDS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "SIGKILL": 0}
@@ -58,7 +60,7 @@ GRID |= {"seeds": 1, "episodes": 2, "ratios": [0.05], "subcases": False, "splits
 
 
 class Injector:
-    """Counts writes, fsyncs and renames of files in a folder; the k-th one fails, if `k` is above 0."""
+    """Counts operations on files in a folder; the k-th one fails, if `k` is above 0."""
 
     def __init__(self, folder: Path, k: int = 0, kind: str = "SIGKILL"):
         self.folder, self.k, self.kind, self.count = str(folder), k, kind, 0
@@ -72,37 +74,40 @@ class Injector:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError(KINDS[self.kind], os.strerror(KINDS[self.kind]))
 
+    def counts(self, file: Any) -> bool:
+        """Whether a path or a file handle is in the folder: compiled programs, for one, are not."""
+        path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else os.path.abspath(file)
+        return path.startswith(self.folder)
+
     @contextlib.contextmanager
     def installed(self) -> Iterator[Injector]:
-        """While the context lasts, this process's file operations are counted."""
-        real: dict[str, Callable[..., Any]] = {
-            "open": builtins.open,
-            "fsync": os.fsync,
-            "replace": os.replace,
-            "rename": os.rename,
-        }
+        """While the context lasts, this process's operations on files are counted."""
+        real_open, real = builtins.open, {name: getattr(os, name) for name in ("mkdir", "fsync", "replace", "rename")}
 
         def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-            handle = real["open"](file, mode, *arguments, **options)
-            counts = isinstance(file, str | Path) and os.path.abspath(file).startswith(self.folder)
-            return _Written(handle, self) if counts and "b" in mode and "r" not in mode else handle
+            written = set(mode) & set("wax+") and self.counts(file)
+            if written:
+                self.step()
+            handle = real_open(file, mode, *arguments, **options)
+            return _Written(handle, self) if written and "b" in mode else handle
 
         def counted(name: str) -> Callable[..., Any]:
-            def call(*arguments: Any, **options: Any) -> Any:
-                self.step()
-                return real[name](*arguments, **options)
+            def call(file: Any, *arguments: Any, **options: Any) -> Any:
+                if self.counts(file) and not (name == "mkdir" and os.path.isdir(file)):
+                    self.step()
+                return real[name](file, *arguments, **options)
 
             return call
 
         builtins.open = opened
-        for name in ("fsync", "replace", "rename"):
+        for name in real:
             setattr(os, name, counted(name))
         try:
             yield self
         finally:
-            builtins.open = real["open"]
-            for name in ("fsync", "replace", "rename"):
-                setattr(os, name, real[name])
+            builtins.open = real_open
+            for name, function in real.items():
+                setattr(os, name, function)
 
 
 class _Written:
@@ -132,6 +137,19 @@ def fingerprint(folder: Path) -> dict[str, str]:
     """File -> a hash of what must be the same in every run; times and provenance are left out."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file())
     return {str(file.relative_to(folder)): _content(file) for file in files}
+
+
+def state(folder: Path) -> str:
+    """A hash of all that a command would find in the folder: names, but for the random part of temporary ones, and
+    contents, but for times."""
+    entries = []
+    for path in folder.rglob("*"):
+        name = re.sub(r"\.tmp-[\w-]+", ".tmp", str(path.relative_to(folder)))
+        try:
+            entries.append(f"{name} {_content(path) if path.is_file() else 'folder'}")
+        except Exception:  # half a file
+            entries.append(f"{name} {_digest(path.read_bytes())}")
+    return _digest("\n".join(sorted(entries)).encode())
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -212,11 +230,11 @@ def _prepare(base: Path) -> None:
 
     os.chdir(base)
     rng = stream(0, "faults")
-    steps = rng.normal(size=(12, 10, 1))
+    steps = rng.normal(size=(24, 10, 1))
     states = np.cumsum(steps, axis=1)
     with h5py.File("log.hdf5", "w") as file:
         file["observations"], file["actions"] = states.reshape(-1, 1), steps.reshape(-1, 1)
-        file["episodes"] = np.repeat(np.arange(12), 10)
+        file["episodes"] = np.repeat(np.arange(24), 10)
     (base / "grid.yaml").write_text(json.dumps(GRID), "utf-8")
     train = [*COMMANDS["train"][:-3], "-o", "run"]
     for words in (
@@ -225,18 +243,31 @@ def _prepare(base: Path) -> None:
         [*train, "--root", "."],
     ):
         sys.argv = ["because", *words]
-        with contextlib.suppress(SystemExit):
+        try:
             main()
+        except SystemExit as end:
+            if end.code:
+                raise
 
 
-def _warm_up() -> None:
-    """Import what the commands need, so that forked processes have it; nothing here may start JAX."""
+def _warm_up(programs: Path) -> None:
+    """Import what the commands need, so that forked processes have it; nothing here may start JAX.
+
+    Compiled programs are cached in the folder `programs`.
+    """
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
+    import jax
+
     import because_rl.cli.main
     import because_rl.experiments.grid.grid
     import because_rl.experiments.grid_report
     import because_rl.runs.evaluate
     import because_rl.runs.fit
     import because_rl.runs.report  # noqa: F401
+    from because_rl.runs.compilation import use_compilation_cache
+
+    use_compilation_cache(programs)  # JAX may have been imported before it could read its variable
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 # The study ---------------------------------------------------------------------------------------------
@@ -247,6 +278,7 @@ def inject_faults(
     kinds: Sequence[str] = tuple(KINDS),
     every: int = 1,
     report: Callable[[int, int], None] = lambda done, total: None,
+    keep: Path | None = None,
 ) -> dict[str, Any]:
     """Inject faults into the commands of these names (all).
 
@@ -254,6 +286,7 @@ def inject_faults(
         kinds: among `KINDS`.
         every: only every so many operations, beginning with the first.
         report: called with (faults injected, faults in all) of the command at work.
+        keep: a folder for the outcomes, from which a later call with the same source resumes.
 
     Returns:
         "rows" of command, operations, faults, survived; "failures"; and the "provenance".
@@ -261,27 +294,32 @@ def inject_faults(
     if unknown := {*names} - {*COMMANDS} | {*kinds} - {*KINDS}:
         need = f"one of {', '.join(COMMANDS)}; {', '.join(KINDS)}."
         raise BecauseError(f"There is no {min(unknown)!r}.", need=need, fix="correct it.")
-    _warm_up()
+    origin = provenance(commands=list(names or COMMANDS), kinds=list(kinds), every=every)
     rows, failures = [], []
-    with tempfile.TemporaryDirectory(prefix="because-faults-") as place:
-        base = Path(place) / "base"
+    with tempfile.TemporaryDirectory(prefix="because-faults-") as folder:
+        place = Path(folder).resolve()
+        base = place / "base"
         base.mkdir()
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(place) / "programs")
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-        code, text = run_forked(lambda: _prepare(base), Path(place) / "log")
+        kept = (keep or place / "kept").resolve() / origin["revision"]
+        kept.mkdir(parents=True, exist_ok=True)
+        _warm_up(kept.parent / "programs")
+        code, text = run_forked(lambda: _prepare(base), place / "log")
         if code:
             raise BecauseError(f"The inputs could not be made: {text[-500:]}", need="them.", fix="see the message.")
         for name in names or COMMANDS:
-            row, own = _study(name, Path(place), kinds, every, report)
+            row, own = _study(name, place, kinds, every, report, kept / f"{name}.jsonl")
             rows.append(row)
             failures += own
-    origin = provenance(commands=list(names or COMMANDS), kinds=list(kinds), every=every)
     return {"rows": rows, "failures": failures, "provenance": origin}
 
 
 def _study(
-    name: str, place: Path, kinds: Sequence[str], every: int, report: Callable[[int, int], None]
+    name: str,
+    place: Path,
+    kinds: Sequence[str],
+    every: int,
+    report: Callable[[int, int], None],
+    kept: Path,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     work, log = place / "work", place / "log"
 
@@ -292,24 +330,35 @@ def _study(
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(place / "base", work)
 
-    fresh()
-    code, text = start(0, "SIGKILL")
-    if code:
-        raise BecauseError(f"{name} fails without a fault: {text[-500:]}", need="it to work.", fix="see the message.")
+    for _ in range(2):  # the first one compiles
+        fresh()
+        code, text = start(0, "SIGKILL")
+        if code:
+            what = f"{name} fails without a fault: {text[-500:]}"
+            raise BecauseError(what, need="it to work.", fix="see the message.")
     expected, operations = fingerprint(work), int((place / "count").read_text("utf-8"))
     cases = [(k, kind) for k in range(1, operations + 1, every) for kind in kinds]
-    failures: list[dict[str, Any]] = []
+    outcomes = {(line["operation"], line["fault"]): line for line in read_json_lines(kept)} if kept.exists() else {}
+    survived = {line["state"] for line in outcomes.values() if not line["problem"]}
     for done, (k, kind) in enumerate(cases):
         report(done, len(cases))
+        if (k, kind) in outcomes:
+            continue
         fresh()
         code, text = start(k, kind)
         problem = _problem_at_fault(code, text, kind)
-        if not problem:
+        if not problem and code == 0:
+            problem = _problem_afterwards(code, text, expected, work)  # it has done its work in spite of the fault
+        before = state(work)
+        if not problem and before not in survived:  # the same files have the same future
             code, text = start(0, kind)
             problem = _problem_afterwards(code, text, expected, work)
-        if problem:
-            failures.append({"command": name, "operation": k, "fault": kind, "problem": problem[-1000:]})
+            survived |= {before} if not problem else set()
+        line = {"command": name, "operation": k, "fault": kind, "problem": problem[-1000:], "state": before}
+        outcomes[k, kind] = line
+        append_bytes(kept, (json.dumps(line) + "\n").encode(), kept.stat().st_size if kept.exists() else 0)
     report(len(cases), len(cases))
+    failures = [outcomes[case] for case in cases if outcomes[case]["problem"]]
     row = {"command": name, "operations": operations, "faults": len(cases)}
     return row | {"survived": len(cases) - len(failures)}, failures
 

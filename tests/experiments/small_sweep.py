@@ -8,10 +8,13 @@ import random
 import signal
 import sys
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from because_rl.experiments.grid.runner import Job, cell_file, sweep
+from because_rl.experiments.grid import runner
+from because_rl.experiments.grid.runner import Job, cell_file, read_cell, sweep, work
+from because_rl.io import read_json, write_json
 
 SEEDS, SCENES = [0, 1], 8
 
@@ -98,5 +101,37 @@ def main(folder, workers, count, pause):
     assert (status.done, status.failed) == (status.total, 0)
 
 
+def share(folder, workers, rounds):
+    """Fork workers that all go through the same rounds: take jobs, replace one file, and read what others wrote."""
+    folder, workers, rounds = Path(folder), int(workers), int(rounds)
+    runner.POLL_SECONDS = 0.01
+    children = []
+    for worker in range(workers):
+        if (child := os.fork()) == 0:
+            code = 1
+            try:
+                share_as(worker, folder, workers, rounds)
+                code = 0
+            except Exception:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    sys.exit(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children))
+
+
+def share_as(worker, folder, workers, rounds):
+    jobs, compute, table = small_jobs(workers * rounds), SmallCompute(folder), folder / "table.json"
+    for n in range(rounds):
+        work(jobs[n * workers : (n + 1) * workers], compute, folder)
+        write_json(table, {"rows": [[worker, n]] * 1000})
+        row, *others = read_json(table)["rows"]
+        assert others == [row] * 999, "a torn read"
+        for job in jobs[max(0, n - 1) * workers : (n + 1) * workers]:
+            for key, head in job.cells.items():
+                assert read_cell(cell_file(folder, key)) == compute.result(key) | head, "another cell"
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"share": share}.get(sys.argv[1], main)(*sys.argv[1 + (sys.argv[1] == "share") :])

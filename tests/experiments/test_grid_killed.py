@@ -27,8 +27,8 @@ def start():
     """Starts a small sweep as a program; whatever is still alive after the test is killed."""
     started = []
 
-    def start(folder, workers, count, pause):
-        command = [sys.executable, "-m", "tests.experiments.small_sweep", *map(str, (folder, workers, count, pause))]
+    def start(*arguments):
+        command = [sys.executable, "-m", "tests.experiments.small_sweep", *map(str, arguments)]
         # In the background of a shell Ctrl-C is ignored, which programs inherit: here it must have its usual effect.
         default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         streams = {"stderr": subprocess.PIPE, "text": True}
@@ -119,6 +119,18 @@ def test_random_kills_lose_no_cell_and_repeat_none(tmp_path, start, monkeypatch,
     assert len(set(computed)) == cells
     assert len(computed) <= cells + killed * max(1, workers)
     assert all_end(workers_seen)
+
+
+@pytest.mark.parametrize(("workers", "rounds"), [(6, 3), pytest.param(24, 50, marks=pytest.mark.long)])
+def test_workers_in_one_folder_lose_no_cell_and_read_whole_files(tmp_path, start, workers, rounds):
+    process = start("share", tmp_path / "r", workers, rounds)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    cells = {key for job in small_jobs(workers * rounds) for key in job.cells}
+    assert sorted(SmallCompute(tmp_path / "r").lines()) == sorted(cells)
+    assert {file.name for file in (tmp_path / "r" / "cells").iterdir()} == {f"{key}.json" for key in cells}
+    assert [path.name for path in (tmp_path / "r").iterdir() if path.name.startswith(".")] == [".claims"]
+    assert not list((tmp_path / "r" / ".claims").iterdir())
 
 
 def test_workers_die_with_their_runner_and_release_all_claims(tmp_path, start):
