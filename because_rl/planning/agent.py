@@ -24,12 +24,13 @@ from because_rl.models.behaviour_policy import nearest_code
 from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
-from because_rl.models.prepared_data import PreparedData, Statistics, Summary
+from because_rl.models.prepared_data import PreparedData, Statistics, Summary, blank_outcomes
 from because_rl.planning.calibration import event_shifts, price_pessimism
 from because_rl.planning.goal import attained
 from because_rl.planning.proposals import (
     behaviour_policy,
     no_policy_reason,
+    outcome,
     plans_exactly,
     terminal_value,
     untrained_proposals,
@@ -62,6 +63,8 @@ class LearnedModel(NamedTuple):
     """state, goal, noise -> action"""
     terminal_value: Callable[[Any, Array, Array], Array]
     """state, goal -> value"""
+    outcome: Callable[[Any, Array], tuple[Array, Array]] | None = None
+    """imagined state -> reward in units of the logged returns, probability of an end; None where a goal counts"""
 
 
 class PlanningMethod(Method):
@@ -131,6 +134,7 @@ def _predict_with_static(
 def _imagine(
     predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
 ) -> tuple[Array, Array]:
+    state = blank_outcomes(layout.factors, stats, state)
     outputs, penalty = predict(layout, stats, p, state, action)
     return decode(layout, stats, outputs, state, hard=False).state, penalty
 
@@ -138,6 +142,7 @@ def _imagine(
 def _expect(
     predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
 ) -> tuple[Array, Array]:
+    state = blank_outcomes(layout.factors, stats, state)
     outputs, penalty = predict(layout, stats, p, state, action)
     guess = decode(layout, stats, outputs, state, p.get("event_shift"), hard=False, cautious=False)
     return guess.state, penalty
@@ -146,6 +151,7 @@ def _expect(
 def _successor(
     predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
 ) -> tuple[Array, Array, Array]:
+    state = blank_outcomes(layout.factors, stats, state)
     outputs, penalty = predict(layout, stats, p, state, action)
     guess = decode(layout, stats, outputs, state, hard=True)
     return guess.state, guess.log_p, penalty
@@ -165,6 +171,7 @@ def split_learned(predict: Predict, summary: Summary, parameters: Any) -> tuple[
         partial(_successor, predict, summary.layout, summary.stats),
         behaviour_policy(summary),
         terminal_value(summary),
+        outcome(summary),
     )
 
 
@@ -317,6 +324,7 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
             advance=partial(advance, learned),
             behaviour_policy=lambda p, state, goal, noise: learned.behaviour_policy(p[0], state, goal, noise),
             terminal_value=lambda p, state, goal: learned.terminal_value(p[0], state, goal),
+            outcome=None if (outcome := learned.outcome) is None else lambda p, state: outcome(p[0], state),
         )
         settings = _with_persistence(config, memory, parameters[0])
 
@@ -329,11 +337,11 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
             return jax.vmap(plan_of_world)(worlds)
         # A few worlds at a time, so that their candidates stay in the caches. Worlds at their goal are sorted to the
         # end, and a batch of them alone is not planned for.
-        done = jax.vmap(partial(attained, factors))(state, goal) > 0.5
+        done = jax.vmap(partial(attained, factors))(state, goal) > (0.5 if factors.goal else 1.0)
         order = jnp.argsort(done)
         size = -(-len(state) // -(-len(state) // CPU_WORLD_BATCH))
         padded = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (-len(state) % size,))])
-        batches = jax.tree.map(lambda a: a[padded].reshape(-1, size, *a.shape[1:]), (worlds, done))
+        batches = jax.tree.map(lambda a: a[padded].reshape(len(padded) // size, size, *a.shape[1:]), (worlds, done))
         plans = jax.lax.map(
             lambda batch: jax.lax.cond(batch[1].all(), lambda: batch[0][2], lambda: jax.vmap(plan_of_world)(batch[0])),
             batches,
