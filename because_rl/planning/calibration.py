@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from because_rl.models.prepared_data import Statistics
+from because_rl.training.stage import over_rows
 from because_rl.transitions import Transitions
 
 Read = Callable[[Any, Array, Array], tuple[Array, Array]]
@@ -80,10 +81,9 @@ def calibrating_shift(chance: np.ndarray, switches: np.ndarray, most: np.ndarray
 
 def _read(model: Read, parameters: Any, data: Transitions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Next states (seeds, rows, state columns) and penalties (seeds, rows) of the numbered rows."""
-    over_rows = jax.jit(jax.vmap(jax.vmap(model, (None, 0, 0)), (0, None, None)))
-    parts = []
+    read, parts = over_rows("logged rows", model), []
     for start in range(0, len(rows), CHUNK):
         chunk = rows[np.minimum(np.arange(start, start + CHUNK), len(rows) - 1)]
-        parts.append(over_rows(parameters, jnp.asarray(data.state[chunk]), jnp.asarray(data.action[chunk])))
+        parts.append(read(parameters, jnp.asarray(data.state[chunk]), jnp.asarray(data.action[chunk])))
     after, penalty = (np.concatenate([np.asarray(part) for part in each], axis=1) for each in zip(*parts, strict=True))
     return after[:, : len(rows)], penalty[:, : len(rows)]

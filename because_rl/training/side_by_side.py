@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -46,7 +46,7 @@ class Call(NamedTuple):
     @property
     def signature(self) -> Hashable:
         """Equal where two calls can be one; the number of rows may differ."""
-        arrays, structure = jax.tree.flatten((self.arguments, dict(self.rows)))
+        _, structure = jax.tree.flatten((self.arguments, dict(self.rows)))
         shapes = [(a.shape, str(a.dtype)) for a in jax.tree.leaves(self.arguments)]
         row_shapes = [(a.shape[1:], str(a.dtype)) for a in self.rows.values()]
         return self.program.name, self.program.key, structure, *shapes, *row_shapes, *self.settings.items()
@@ -75,6 +75,8 @@ class Team:
 
     def run(self, works: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """What each work returns, or the exception that it raised."""
+        if len(works) == 1:  # nothing to wait for
+            return [_outcome(works[0])]
         threads = [_Work(work) for work in works]
         replies: dict[_Work, Any] = dict.fromkeys(threads)
         waiting: dict[_Work, Call] = {}
@@ -162,6 +164,13 @@ def _merge(function: Callable[..., Any]) -> Callable[..., list[Any]]:
     return lambda arguments, **settings: compiled(arguments, tuple(settings.items()))
 
 
+def _outcome(work: Callable[[], T]) -> T | Exception:
+    try:
+        return work()
+    except Exception as error:
+        return error
+
+
 class _Stopped(BaseException):
     """Ends a work whose result nobody waits for."""
 
@@ -173,7 +182,8 @@ class _Work(threading.Thread):
         super().__init__(daemon=True)
         self._work, self._context = work, contextvars.copy_context()
         self._replies, self._calls = SimpleQueue[Any](), SimpleQueue[Call | None]()
-        self._stopped, self.outcome = False, None
+        self._stopped = False
+        self.outcome: Any = None
 
     def resume(self, reply: Any) -> Call | None:
         """Go on with the reply to the last call; returns the next one, or None at the end."""
@@ -193,9 +203,7 @@ class _Work(threading.Thread):
     def run(self) -> None:
         _this_thread.work = self
         try:
-            self.outcome = self._context.run(self._work)
-        except Exception as error:
-            self.outcome = error
+            self.outcome = self._context.run(_outcome, self._work)
         except _Stopped:
             pass
         finally:
@@ -225,6 +233,8 @@ def _describe_leaf(leaf: Any) -> Hashable:
     if isinstance(leaf, FunctionType):
         cells = [cell.cell_contents for cell in leaf.__closure__ or ()]
         return leaf.__code__, describe((cells, leaf.__defaults__, leaf.__kwdefaults__))
+    if isinstance(leaf, MethodType):
+        return leaf.__func__, type(leaf.__self__), describe(vars(leaf.__self__))
     if isinstance(leaf, partial):
         return describe((leaf.func, leaf.args, leaf.keywords))
     if eqx.is_array_like(leaf) and not isinstance(leaf, bool | int | float | complex):

@@ -3,8 +3,9 @@
 A stage's state is its parameters, its optimiser and a step number; step t draws its batch and its noise from
 (seed, stage, t) alone. So a run that was stopped goes on as if it had not been.
 
-A program knows its data by shape only: rows are filled up to a multiple of ROW_STEP, and arrays inside a loss or `after`
-that is a `partial` are arguments. So one compiled program, kept in a compilation cache, serves all datasets of a world.
+A program knows its data by shape only: rows are filled up to a multiple of ROW_STEP, and arrays inside a loss or an
+`after` that is a `partial` are arguments. So one compiled program, kept in a compilation cache, serves all datasets of
+a world, and datasets that are trained side by side can be one program (`side_by_side`).
 """
 
 from __future__ import annotations
@@ -155,6 +156,22 @@ def hoist(function: Any) -> tuple[Any, Any]:
 
     tree = jax.tree.map(opened, function, is_leaf=lambda f: isinstance(f, partial))
     return eqx.partition(tree, eqx.is_array)
+
+
+def over_rows(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A program of (arrays of each seed, *arrays of rows): `function` of one seed and one row, for all of them.
+
+    It returns arrays with axes of seeds and rows. `name` is for programs that run side by side.
+    """
+    arrays, rest = hoist(function)
+
+    @jax.jit
+    def program(arrays: Any, by_seed: Any, *rows: jax.Array) -> Any:
+        axes = [0] * len(rows), [None] * len(rows)
+        one_seed = jax.vmap(eqx.combine(arrays, rest), (None, *axes[0]))
+        return jax.vmap(one_seed, (0, *axes[1]))(by_seed, *rows)
+
+    return partial(run_program, Program(name, program, describe(rest)), arrays)
 
 
 def _filled_up(values: jax.Array) -> jax.Array:
