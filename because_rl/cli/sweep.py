@@ -76,7 +76,7 @@ def sweep(
 ) -> None:
     """Train and evaluate a whole grid, each cell once. If interrupted, the same command continues."""
     from because_rl.experiments.grid import grid as grids
-    from because_rl.experiments.grid.cells import missing_jobs
+    from because_rl.experiments.grid.cells import join_jobs, missing_jobs
     from because_rl.experiments.grid.compare import TABLE, write_table
     from because_rl.experiments.grid.runner import failures, unfinished_jobs
     from because_rl.experiments.grid.runner import sweep as run
@@ -87,7 +87,7 @@ def sweep(
     grid = grids.read_grid(spec, names | numbers)
     grid = grids.choose(grid, methods.split(",") if methods else (), dict(setting(text) for text in settings or ()))
     jobs = grids.jobs(grid)
-    wanted = grids.join_jobs(missing_jobs(jobs, output, any_code), grid.together)
+    wanted = join_jobs(missing_jobs(jobs, output, any_code), grid.together)
     if dry_run:
         failed = {failure["job"] for failure in failures(wanted, output)}
         todo = {job.key for job in unfinished_jobs(wanted, output)} | (failed if retry_failed else set())

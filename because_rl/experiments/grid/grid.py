@@ -71,7 +71,7 @@ class Grid:
     chunk: int = 2000
     """training steps between two checkpoints (those of ten seeds are large files)"""
     together: int = 1
-    """number of datasets of a world on which a method is trained and evaluated side by side (`join_jobs`)"""
+    """number of datasets of a world on which a method is trained and evaluated side by side (`cells.join_jobs`)"""
 
 
 def read_grid(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Grid:
@@ -134,31 +134,6 @@ def jobs(grid: Grid) -> list[Job]:
     if not all(job.cells for job in by_key.values()) or not by_key:
         raise BecauseError("The grid has an empty side.", need="at least one of each.", fix="fill the empty lists.")
     return list(by_key.values())
-
-
-def join_jobs(jobs: Sequence[Job], together: int) -> list[Job]:
-    """The same cells in fewer jobs: of one method and world, up to `together` datasets are one job.
-
-    Its trainings run side by side (`training.side_by_side`), and a cell does not depend on which others are beside it.
-    """
-    alike: dict[str, list[Job]] = {}
-    for job in jobs:
-        head = next(iter(job.cells.values()))
-        same = [head[name] for name in ("method", "config", "chunk", "code")] if "method" in head else [job.key]
-        same += [head["recipe"]["world"], head["spurious"], len(head["seeds"])] if "method" in head else []
-        alike.setdefault(json.dumps(same, sort_keys=True), []).append(job)
-    parts = [group[k : k + together] for group in alike.values() for k in range(0, len(group), together)]
-    place = {job.key: n for n, job in enumerate(jobs)}
-    return [_joint_job(part) for part in sorted(parts, key=lambda part: place[part[0].key])]
-
-
-def _joint_job(parts: Sequence[Job]) -> Job:
-    if len(parts) == 1:
-        return parts[0]
-    head = next(iter(parts[0].cells.values()))
-    prefix = f"{head['method']}-{head['recipe']['world']}-{len(parts)}-datasets"
-    cells = {key: cell for part in parts for key, cell in part.cells.items()}
-    return Job(address(prefix, {"parts": [part.key for part in parts]}), cells, tuple(parts))
 
 
 def _training(
@@ -266,7 +241,7 @@ class TrainAndEvaluate:
         from because_rl.training.side_by_side import Team
 
         self.start_programs()
-        team, parts = Team(), [part for part in job.parts or (job,) if not part.cells.keys().isdisjoint(missing)]
+        team, parts = Team(), [part for part in job.trainings if not part.cells.keys().isdisjoint(missing)]
         outcomes = team.run([partial(self._train_and_load, part) for part in parts])
         failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         if fatal := [error for error in failures if stops_sweep(error)]:
@@ -338,7 +313,7 @@ class TrainAndEvaluate:
 
     def tidy(self, jobs: Sequence[Job], folder: Path) -> None:
         """Remove the runs of finished jobs whose workers were killed before they could."""
-        for job in (part for whole in jobs for part in whole.parts or (whole,)):
+        for job in (part for whole in jobs for part in whole.trainings):
             if self.keep_runs or not self.run_folder(job).exists() or not finished(folder, job):
                 continue
             with claim(folder, job) as claimed:

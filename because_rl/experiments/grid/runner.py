@@ -51,6 +51,11 @@ class Job:
     parts: tuple[Job, ...] = ()
     """where it joins several trainings: a job for each, with its own cells"""
 
+    @property
+    def trainings(self) -> tuple[Job, ...]:
+        """Its parts, or itself."""
+        return self.parts or (self,)
+
 
 Compute = Callable[[Job, Sequence[str]], Iterable[tuple[str, Mapping[str, Any]]]]
 """(job, keys of its missing cells) -> (key, result) of each, which are written as they come"""
