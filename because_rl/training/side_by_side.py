@@ -122,7 +122,8 @@ class Team:
         merged = self._functions.setdefault((*key, "merged"), _merge(function))
         longest = max((len(values) for call in calls for values in call.rows.values()), default=0)
         try:
-            return merged([(*call.arguments, *_filled_up(call.rows, longest)) for call in calls], **calls[0].settings)
+            arguments = [(*call.arguments, *_filled_up(call.rows, longest)) for call in calls]
+            return jax.block_until_ready(merged(arguments, **calls[0].settings))
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise

@@ -238,11 +238,13 @@ class TrainAndEvaluate:
     """number of processes that share the simulation of slow worlds"""
 
     def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        from because_rl.discovery.regression.threads import one_blas_thread
         from because_rl.training.side_by_side import Team
 
         self.start_programs()
         team, parts = Team(), [part for part in job.trainings if not part.cells.keys().isdisjoint(missing)]
-        outcomes = team.run([partial(self._train_and_load, part) for part in parts])
+        with one_blas_thread():  # for all: each sets back what it found, and they do not end in order
+            outcomes = team.run([partial(self._train_and_load, part) for part in parts])
         failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         if fatal := [error for error in failures if stops_sweep(error)]:
             raise fatal[0]
@@ -253,12 +255,22 @@ class TrainAndEvaluate:
                 cell = part.cells[key]
                 scenes = cell["split"], cell["episodes"], cell["spurious"]
                 same_scenes.setdefault(scenes, []).append((key, trained[part.key]))
-        for scenes, cells in same_scenes.items():
-            yield from self._evaluate(job, scenes, cells, team)
-        for key in () if self.keep_runs else trained:
-            shutil.rmtree(self.run_folder(key))
+        waiting = list(same_scenes.items())
+        while waiting:
+            scenes, cells = waiting.pop(0)
+            try:
+                results = self._evaluate(job, scenes, cells, team)
+            except Exception as error:
+                if len(cells) == 1:
+                    failures.append(error)
+                else:  # one of them is at fault
+                    waiting = [(scenes, [cell]) for cell in cells] + waiting
+            else:
+                yield from results
         if failures:
             raise failures[0]
+        for key in () if self.keep_runs else trained:
+            shutil.rmtree(self.run_folder(key))
 
     def _train_and_load(self, job: Job) -> _Trained:
         from because_rl.runs.folder import read_run
@@ -270,7 +282,7 @@ class TrainAndEvaluate:
 
     def _evaluate(
         self, job: Job, scenes: tuple[str, int, int], cells: Sequence[tuple[str, _Trained]], team: Team
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    ) -> list[tuple[str, dict[str, Any]]]:
         """The results of cells with the same scenes, whose agents act side by side."""
         import jax
 
@@ -280,11 +292,15 @@ class TrainAndEvaluate:
         results = evaluate_agents(
             [run.agent for run in runs], [run.record for run in runs], *scenes, self.processes, team
         )
-        for (key, run), result in zip(cells, results, strict=True):
-            result |= _model_metrics(run.agent, run.data, recipe_of(job.cells[key]), scenes[0])
-            result |= {"data_sha256": run.record["data_sha256"], "stages": run.summary["stages"]}
+        recipes = [recipe_of(job.cells[key]) for key, _ in cells]
+        works = [partial(_model_metrics, r.agent, r.data, c, scenes[0]) for r, c in zip(runs, recipes, strict=True)]
+        for run, result, metrics in zip(runs, results, team.run(works), strict=True):
+            if isinstance(metrics, Exception):
+                raise metrics
             seconds = {"training": run.summary["seconds"], "evaluation": round(time.monotonic() - begin, 2)}
-            yield key, result | {"seconds": seconds, "provenance": provenance(device=jax.devices()[0].device_kind)}
+            result |= metrics | {"data_sha256": run.record["data_sha256"], "stages": run.summary["stages"]}
+            result |= {"seconds": seconds, "provenance": provenance(device=jax.devices()[0].device_kind)}
+        return [(key, result) for (key, _), result in zip(cells, results, strict=True)]
 
     def start_programs(self) -> None:
         """Before a job: set the compilation cache, and drop the last job's programs, which this one cannot use."""
