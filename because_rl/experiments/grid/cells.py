@@ -54,7 +54,7 @@ def join_jobs(jobs: Sequence[Job], together: int) -> list[Job]:
     alike: dict[str, list[Job]] = {}
     for job in jobs:
         head = next(iter(job.cells.values()))
-        same = [job.key]
+        same: list[Any] = [job.key]
         if "method" in head:  # it is trained
             same = [head[name] for name in ("method", "config", "chunk", "code")]
             same += [head["recipe"]["world"], head["recipe"]["spurious"], len(head["seeds"])]
