@@ -40,7 +40,8 @@ from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
 from because_rl.training.method import Agent, Controller, Method, Prediction, describe_data
 from because_rl.training.run import Run, flatten, unflatten, untrained_of_seeds
-from because_rl.training.stage import hoist
+from because_rl.training.side_by_side import Program, describe, run_program
+from because_rl.training.stage import hoist, over_rows
 
 CPU_WORLD_BATCH = 4
 """Worlds that a CPU plans for at once, at most."""
@@ -191,7 +192,8 @@ class PlannerAgent(Agent):
         self.config = replace(method.config.planner, pessimism=1.0)
         self.exact = plans_exactly(self.factors)
         if self.exact:
-            self._successors = jax.jit(jax.vmap(self.learned.successor, in_axes=(None, 0, 0)))
+            self._successor_arrays, successor = hoist(self.learned.successor)
+            self._successors = _compile_successors(successor)
         else:
             arrays, functions = hoist(self.learned)
             bounds = summary.actions.low, summary.actions.high
@@ -228,7 +230,7 @@ class PlannerAgent(Agent):
 
     @cached_property
     def _expect_rows(self) -> Callable[..., tuple[Array, Array]]:
-        return jax.jit(jax.vmap(jax.vmap(self.learned.expect, (None, 0, 0)), (0, None, None)))
+        return over_rows("expect", self.learned.expect)
 
     def _predict(self, state: np.ndarray, action: np.ndarray) -> Prediction:
         after, penalty = self._expect_rows(self.parameters, jnp.asarray(state), jnp.asarray(action))
@@ -238,7 +240,8 @@ class PlannerAgent(Agent):
         parameters = jax.tree.map(lambda a: a[k], self.parameters)
 
         def model(states: np.ndarray, actions: np.ndarray) -> Successors:
-            state, log_p, penalty = self._successors(parameters, jnp.asarray(states), jnp.asarray(actions))
+            rows = jnp.asarray(states), jnp.asarray(actions)
+            state, log_p, penalty = run_program(self._successors, self._successor_arrays, parameters, *rows)
             return Successors(np.asarray(state), np.exp(np.asarray(log_p, np.float64)), np.asarray(penalty))
 
         return ValueIteration(
@@ -293,7 +296,8 @@ class ShootingController(Controller):
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         agent = self._agent
         self._key, key = jax.random.split(self._key)
-        self._last_plan = agent._plan(
+        self._last_plan = run_program(
+            agent._plan,
             agent._inputs,
             agent.parameters,
             jnp.asarray(agent.pessimism, jnp.float32),
@@ -307,7 +311,17 @@ class ShootingController(Controller):
         return np.asarray(actions if codes is None else nearest_code(jnp.asarray(codes, jnp.float32), actions))
 
 
-def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, functions: Any) -> Callable[..., Plan]:
+def _compile_successors(successor: Any) -> Program:
+    """The program of `LearnedModel.successor` for rows; `successor` is without its arrays."""
+
+    @jax.jit
+    def over_rows(arrays: Any, parameters: Any, states: Array, actions: Array) -> tuple[Array, Array, Array]:
+        return jax.vmap(eqx.combine(arrays, successor), (None, 0, 0))(parameters, states, actions)
+
+    return Program("successor", over_rows, describe(successor))
+
+
+def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, functions: Any) -> Program:
     """One program for all steps, over seeds and worlds; `functions` is a `LearnedModel` without its arrays."""
     on_cpu = jax.default_backend() == "cpu"
 
@@ -368,4 +382,4 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
 
         return jax.lax.map(one_seed, per_seed) if on_cpu else jax.vmap(one_seed)(per_seed)
 
-    return plan_all
+    return Program("plan", plan_all, describe((config, memory, factors, functions)))
