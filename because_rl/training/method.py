@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
-from because_rl.training.play import Episodes, play
+from because_rl.training.play import Episodes, play, split_observation
 from because_rl.training.run import Seeds
 from because_rl.training.saved import write_agent
 from because_rl.transitions import Transitions
@@ -147,7 +147,19 @@ class Agent(ABC):
         Returns:
             Returns, steps and whether the environment ended it, (episodes,) each.
         """
-        return play(self if seed is None else self.select(seed), env, episodes, first_seed, most_steps)
+        agent = self if seed is None else self.select(seed)
+
+        def begin(episode: int) -> Callable[[Any, int], np.ndarray]:
+            controller = agent.start(1, episode)
+
+            def act(observation: Any, steps: int) -> np.ndarray:
+                # Rewards have no last step, unless the log says that episodes end.
+                left = agent.horizon if agent.factors.maximises_reward else max(agent.horizon - steps, 1)
+                return agent.choose(controller, *split_observation(agent.factors, observation), left)
+
+            return act
+
+        return play(begin, env, episodes, first_seed, most_steps)
 
     def _states(self, state: ArrayLike) -> tuple[np.ndarray, bool]:
         """(n, state columns), and whether a single row was given. Outcomes of the last step need not be given."""

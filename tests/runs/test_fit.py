@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -109,6 +110,19 @@ def table(tmp_path):
 ROLES = ("--state", "x,lamp", "--action", "push", "--episode", "run")
 
 
+class Lit(gymnasium.Env):
+    """Shows x and a lamp that is on, which pays 1 a step."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-9, 9, (3,)), gymnasium.spaces.Box(-9, 9, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([0.0, 0.0, 1.0]), {}
+
+    def step(self, action):
+        assert action.shape == (1,)
+        return np.array([0.0, 0.0, 1.0]), 1.0, False, False, {}
+
+
 @pytest.mark.slow
 def test_fit_of_a_table_with_known_edges(table, tmp_path):
     """Only the world model is trained, briefly: a column in tiny units is no constant; the reward has its causes."""
@@ -135,6 +149,7 @@ def test_fit_of_a_table_with_known_edges(table, tmp_path):
     assert load(table, factors=tmp_path / "f.yaml", **columns).sha256() == data.sha256()
     agent = load_agent(out)
     assert agent.act(np.array([0.0, 0.0, 1.0])).shape == (1,)  # x, lamp=off, lamp=on
+    assert agent.rollout(Lit(), episodes=1, most_steps=2).returns.tolist() == [2.0]
     observed, whole = agent.predict(data.state[:5, :3], data.action[:5]), agent.predict(data.state[:5], data.action[:5])
     assert (observed.next_state == whole.next_state).all()
     assert observed.next_state.shape == (5, 4)
