@@ -65,23 +65,25 @@ def test_datasets_side_by_side_equal_each_alone(merged):
 
 
 @pytest.mark.parametrize("merged", [True], indirect=True)
-def test_works_that_differ_get_what_they_get_alone(merged):
-    """One goes on from a checkpoint, one has another loss, one trains twice; all wait for one another where it pays."""
-    half = train(ROWS[0], 0.0, [0, 1], steps=10)[0]
-    names = []
+def test_works_that_differ_get_what_they_get_alone(merged, monkeypatch):
+    """One goes on from a checkpoint, one trains twice; those ahead wait, so that the last stage is common again."""
+    half, sizes, original = train(ROWS[0], 0.0, [0, 1], steps=10)[0], [], Team._run_same
+
+    def note_sizes(team, calls):
+        sizes.append((calls[0].program.name, len(calls)))
+        return original(team, calls)
 
     def twice(again):
         first = train(ROWS[1], 1.0, [3, 4])
         second = train(ROWS[1], 1.0, [3, 4], name="line-2") if again else first
-        names.append(f"later {again}")
         return train(ROWS[1], 1.0, [3, 4], name="later"), second
 
-    works = [partial(train, ROWS[0], 0.0, [0, 1], start=half), partial(twice, True), partial(twice, False)]
+    works = [partial(train, ROWS[0], 0.0, [0, 1], start=half), partial(twice, False), partial(twice, True)]
     alone = [work() for work in works]
-    names.clear()
+    monkeypatch.setattr(Team, "_run_same", note_sizes)
     for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(Team().run(works)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    assert names == ["later False", "later True"]
+    assert sizes == [("line", 3), ("line", 2), ("line-2", 1), ("line-2", 1), ("later", 2), ("later", 2)]
 
 
 @pytest.mark.parametrize("merged", [True], indirect=True)
