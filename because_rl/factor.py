@@ -11,7 +11,9 @@ import numpy as np
 from because_rl.errors import BecauseError, check_name
 
 FactorType = Literal["categorical", "binary", "continuous", "angle"]
-Role = Literal["", "context"]
+Role = Literal["", "context", "reward", "end"]
+OUTCOMES: dict[str, FactorType] = {"reward": "continuous", "end": "binary"}
+"""Roles of what a step brings beside the next state, and the types that they need."""
 Relation = Literal["equal", "at_least", "at_most"]
 PERIODS = {"radians": 2 * math.pi, "degrees": 360.0}
 """Units of angles, and a full turn in each."""
@@ -40,7 +42,9 @@ class Factor:
     - ``angle``: real numbers of which a full turn makes no difference, in `unit` (radians, unless it is "degrees").
 
     `kind` defaults to the factor's own name: an encoder that it shares with no other factor. `role` "context" is for
-    a measured quantity that is constant within an episode (a site, a device, a recipe) and may be a cause.
+    a measured quantity that is constant within an episode (a site, a device, a recipe) and may be a cause. Roles
+    "reward" and "end" are the logged reward and end of a step, which follow a state and an action as the next state
+    does and cause nothing (`FactorSpec.with_outcomes`).
     """
 
     name: str
@@ -91,6 +95,12 @@ class Factor:
         if self.role not in get_args(Role):
             raise BecauseError(
                 f"Factor {self.name!r} has role {self.role!r}.", need="'context', or no role at all.", fix=FIX
+            )
+        if self.role in OUTCOMES and (self.type, self.width) != (OUTCOMES[self.role], 1):
+            raise BecauseError(
+                f"Factor {self.name!r} of role {self.role!r} is {self.type} with {self.width} columns.",
+                need=f"one {OUTCOMES[self.role]} column.",
+                fix="remove 'role': the rewards and ends of a log become factors by themselves.",
             )
         if self.unit and (self.type != "angle" or self.unit not in PERIODS):
             raise BecauseError(

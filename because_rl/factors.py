@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from because_rl.errors import BecauseError
-from because_rl.factor import FIX, GoalFactor, number
+from because_rl.factor import FIX, OUTCOMES, GoalFactor, number
 from because_rl.factor import Factor as Factor
 from because_rl.factor import wrapped_difference as wrapped_difference
 from because_rl.io import read_json, read_yaml
@@ -75,6 +75,15 @@ class FactorSpec:
                     need="for an angle: a goal of type angle with its unit and the relation equal.",
                     fix=FIX,
                 )
+        roles = [f.role for f in sorted(self.state, key=lambda f: f.start)]
+        outcomes = [role for role in roles if role in OUTCOMES]
+        misplaced = outcomes != roles[len(roles) - len(outcomes) :] or len(set(outcomes)) != len(outcomes)
+        if misplaced or any(f.role in OUTCOMES for f in self.action):
+            raise BecauseError(
+                "Factors of role reward and end are not where they belong.",
+                need="at most one of each, behind all other state factors.",
+                fix="leave them out: the rewards and ends of a log become factors by themselves.",
+            )
         if self.codes is not None and any(len(row) != self.action_size for row in self.codes):
             raise BecauseError(
                 f"'codes' has rows of {sorted({len(row) for row in self.codes})} columns.",
@@ -95,6 +104,38 @@ class FactorSpec:
     @property
     def state_size(self) -> int:
         return max(f.stop for f in self.state)
+
+    @property
+    def outcomes(self) -> tuple[Factor, ...]:
+        """The state factors that are the reward or the end of a step; they follow all columns that are observed."""
+        return tuple(f for f in self.state if f.role in OUTCOMES)
+
+    @property
+    def maximises_reward(self) -> bool:
+        """Whether a policy is for the discounted return; otherwise for the goal."""
+        return bool(self.outcomes) and not self.goal
+
+    @property
+    def observed_size(self) -> int:
+        """Columns of an observation: those of the state without outcomes."""
+        return self.state_size - len(self.outcomes)
+
+    def with_outcomes(self, reward: str, has_ends: bool) -> FactorSpec:
+        """The spec with two more state factors: the reward, by this name, and, if `has_ends`, the end of an episode.
+
+        So both are targets like the next state: their causes are discovered and they are predicted, with their doubt.
+
+        >>> spec = FactorSpec(pack(("x", 1, "continuous")), pack(("push", 1, "continuous")))
+        >>> spec = spec.with_outcomes("yield", has_ends=True)
+        >>> spec.targets, spec.observed_size, spec.state_size
+        (('x', 'yield', 'end'), 1, 3)
+        """
+        taken = {f.name for f in (*self.state, *self.action)}
+        reward, end = (name if name not in taken else f"logged {name}" for name in (reward, "end"))
+        at = self.state_size
+        outcomes = [Factor(reward, at, at + 1, "continuous", role="reward")]
+        outcomes += [Factor(end, at + 1, at + 2, "binary", role="end")] * has_ends
+        return replace(self, state=(*self.state, *outcomes))
 
     @property
     def action_size(self) -> int:

@@ -19,9 +19,13 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
+import hypothesis
 import jax
 import numpy as np
 import pytest
+
+hypothesis.settings.register_profile("patient", deadline=None)  # no test is about time: machines are busy
+hypothesis.settings.load_profile("patient")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -73,7 +73,7 @@ def test_files_are_opened_by_the_gates_alone():
         if path.name not in GATES and (lines := OPENING.findall(path.read_text("utf-8")))
     }
     assert opened == {
-        "because_rl/experiments/grid/grid.py": [".read_bytes("],  # the source, to hash it
+        "because_rl/experiments/grid/source.py": [".read_bytes("],  # the source, to hash it
         "because_rl/runs/folder.py": ["np.load("],
     }
 

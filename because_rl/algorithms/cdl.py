@@ -155,7 +155,11 @@ def cdl_stage(c: CDLConfig, layout: Layout, stats: Statistics, held_out: Batch) 
         shape = len(layout.inputs), len(layout.factors.state)
         return Learner(ParentsModel(layout, c, stats, key), jnp.full(shape, c.initial, jnp.float32))
 
-    stage = Stage("world", init, partial(cdl_loss, c, stats, held_out), c.world_steps, c.batch, c.rate)
+    # Filled up to one length, so that one program serves all datasets
+    count = len(held_out["state"])
+    filled = {name: jnp.pad(a, [(0, HELD_OUT_ROWS - count)] + [(0, 0)] * (a.ndim - 1)) for name, a in held_out.items()}
+    loss = partial(cdl_loss, c, stats, {**filled, "count": jnp.float32(count)})
+    stage = Stage("world", init, loss, c.world_steps, c.batch, c.rate)
     mask_rule = optax.sgd(c.tau) if c.variant == "information" else optax.adam(c.mask_rate)
     rule = optax.partition({"model": stage.optimiser(), "mask": mask_rule}, Learner("model", "mask"))
     return replace(stage, rule=rule)
@@ -177,7 +181,7 @@ def cdl_loss(
         all_parents = jnp.ones((inputs, targets))
         masks = jax.vmap(lambda m: jnp.stack([all_parents, jnp.maximum(m, itself), graph]))(left_out)
         i = _uniform_numbers(inputs, k2, 1)[0]
-        sample = _uniform_numbers(len(held_out["state"]), k3, rows)
+        sample = _uniform_numbers(held_out["count"], k3, rows)
         held_out_batch = {name: held_out[name][sample] for name in ("state", "action", "next_state")}
         frozen = jax.lax.stop_gradient(model)
         measured = jax.lax.stop_gradient(information(stats, c.most, frozen, held_out_batch, i))
@@ -224,7 +228,7 @@ def expected_state(layout: Layout, stats: Statistics, outputs: list[Outputs], st
     return join(layout, parts)
 
 
-def _uniform_numbers(count: int, key: PRNGKeyArray, draws: int) -> Array:
+def _uniform_numbers(count: float | Array, key: PRNGKeyArray, draws: int) -> Array:
     """`draws` whole numbers below `count`."""
     return jnp.minimum(uniform(key, (draws,)) * count, count - 1).astype(jnp.int32)
 

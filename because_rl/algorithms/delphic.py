@@ -58,7 +58,7 @@ from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
 from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
-from because_rl.training.stage import Batch, Stage
+from because_rl.training.stage import Batch, Stage, over_rows
 from because_rl.transitions import Transitions
 
 
@@ -254,10 +254,9 @@ def worlds_loss(
 def mean_uncertainty(c: DelphicConfig, prepared: PreparedData, parameters: dict[str, Any]) -> Array:
     """(seeds,) the mean of u over the held-out rows."""
     held = prepared.transitions.batch(prepared.transitions.held_out)
-    layout, stats = prepared.layout, prepared.stats
-    u = jax.vmap(lambda p, s, a: ensemble_prediction(c, layout, stats, p, s, a)[1], (None, 0, 0))
-    each = jax.jit(jax.vmap(u, (0, None, None)))(parameters, held["state"], held["action"])
-    return jnp.maximum(each.mean(1), LEAST)
+    predict = over_rows("uncertainty", partial(ensemble_prediction, c, prepared.layout, prepared.stats))
+    _, u = predict(parameters, held["state"], held["action"])
+    return jnp.maximum(u.mean(1), LEAST)
 
 
 def ensemble_prediction(

@@ -210,39 +210,46 @@ def energy_stage(config: ICILConfig, policy_input: PolicyInput, low: Array, high
     """U, fitted on logged next states against Langevin chains; `low`, `high`: range of the standardised state."""
     c, h, size = config.langevin, config.hidden, len(low)
 
-    def uniform_states(key: PRNGKeyArray, rows: int) -> Array:
-        return low[None] + (high - low)[None] * uniform(key, (rows, size))
-
     def init(key: PRNGKeyArray, fixed: Any) -> Energy:
         k1, k2, k3 = jax.random.split(key, 3)
         salt = jnp.floor(jax.random.uniform(k3) * 2.0**24)
-        return Energy(MLP((size, h, h, 1), k1, last=0.1), uniform_states(k2, c.buffer), salt)
-
-    def loss(model: Energy, fixed: Any, batch: Batch, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
-        x = jax.vmap(policy_input)(batch["next_state"], batch["goal"])[:, :size]
-        chains = jax.lax.stop_gradient(model.buffer[: c.chains])
-        positive, negative = (jax.vmap(model.net)(rows) for rows in (x, chains))
-        difference = positive.mean() - negative.mean()
-        return difference + (positive**2).mean() + (negative**2).mean(), {"energy_difference": difference}
-
-    def move_chains(model: Energy, step: Array) -> Energy:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), model.salt.astype(jnp.int32)), step)
-        k1, k2, key = jax.random.split(key, 3)
-        buffer = jnp.roll(model.buffer, c.chains, axis=0)
-        restart = uniform(k1, (c.chains, 1)) < c.fresh
-        slope = jax.vmap(jax.grad(lambda x: model.net(x)[0]))
-
-        def langevin_step(x: Array, k: PRNGKeyArray) -> tuple[Array, None]:
-            return x - c.move * slope(x) + c.spread * normal(k, x.shape), None
-
-        start = jnp.where(restart, uniform_states(k2, c.chains), buffer[: c.chains])
-        moved, _ = jax.lax.scan(langevin_step, start, jax.random.split(key, c.steps))
-        return model._replace(buffer=buffer.at[: c.chains].set(moved))
+        return Energy(MLP((size, h, h, 1), k1, last=0.1), uniform_states(low, high, k2, c.buffer), salt)
 
     descent = optax.chain(optax.clip_by_global_norm(ENERGY_CLIP), optax.adam(c.rate))
     rules = {"net": descent, "fixed": optax.set_to_zero()}
     rule = optax.partition(rules, Energy("net", "fixed", "fixed"))
-    return Stage("energy", init, loss, c.training, config.batch, rule=rule, after=move_chains)
+    loss, after = partial(energy_loss, c, policy_input), partial(move_chains, c, low, high)
+    return Stage("energy", init, loss, c.training, config.batch, rule=rule, after=after)
+
+
+def uniform_states(low: Array, high: Array, key: PRNGKeyArray, rows: int) -> Array:
+    return low[None] + (high - low)[None] * uniform(key, (rows, len(low)))
+
+
+def energy_loss(
+    c: LangevinConfig, policy_input: PolicyInput, model: Energy, fixed: Any, batch: Batch, key: PRNGKeyArray
+) -> tuple[Array, dict[str, Array]]:
+    size = batch["next_state"].shape[1]
+    x = jax.vmap(policy_input)(batch["next_state"], batch["goal"])[:, :size]
+    chains = jax.lax.stop_gradient(model.buffer[: c.chains])
+    positive, negative = (jax.vmap(model.net)(rows) for rows in (x, chains))
+    difference = positive.mean() - negative.mean()
+    return difference + (positive**2).mean() + (negative**2).mean(), {"energy_difference": difference}
+
+
+def move_chains(c: LangevinConfig, low: Array, high: Array, model: Energy, step: Array) -> Energy:
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), model.salt.astype(jnp.int32)), step)
+    k1, k2, key = jax.random.split(key, 3)
+    buffer = jnp.roll(model.buffer, c.chains, axis=0)
+    restart = uniform(k1, (c.chains, 1)) < c.fresh
+    slope = jax.vmap(jax.grad(lambda x: model.net(x)[0]))
+
+    def langevin_step(x: Array, k: PRNGKeyArray) -> tuple[Array, None]:
+        return x - c.move * slope(x) + c.spread * normal(k, x.shape), None
+
+    start = jnp.where(restart, uniform_states(low, high, k2, c.chains), buffer[: c.chains])
+    moved, _ = jax.lax.scan(langevin_step, start, jax.random.split(key, c.steps))
+    return model._replace(buffer=buffer.at[: c.chains].set(moved))
 
 
 # The policy, its representation and their opponents -----------------------------------------------------------

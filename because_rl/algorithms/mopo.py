@@ -39,7 +39,7 @@ from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask
 from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
-from because_rl.training.stage import Batch, Stage
+from because_rl.training.stage import Batch, Stage, over_rows
 from because_rl.transitions import Transitions
 
 HELD_OUT_ROWS = 2000
@@ -134,29 +134,31 @@ def ensemble_loss(
 
 def choose_elites(c: MOPOConfig, prepared: PreparedData, members: Any, gates: Gates) -> Any:
     """The members of each seed that give held-out rows the highest likelihood."""
-    held, stats = prepared.transitions.batch(prepared.transitions.held_out), prepared.stats
-    rows = tuple(held[name][:HELD_OUT_ROWS] for name in ("state", "action", "next_state"))
-
-    def score(member: Any, gates: Gates) -> Array:
-        def row(state: Array, action: Array, next_state: Array) -> Array:
-            outputs = member(stats, gates, jnp.concatenate([state, action]))
-            return log_likelihood(prepared.layout, stats, outputs, state, next_state, weighted=False).sum()
-
-        return jax.vmap(row)(*rows).mean()
-
-    scores = jax.jit(jax.vmap(jax.vmap(score, (0, None))))(members, gates)
+    held = prepared.transitions.batch(prepared.transitions.held_out)
+    rows = (held[name][:HELD_OUT_ROWS] for name in ("state", "action", "next_state"))
+    likelihood = over_rows("elites", partial(members_log_likelihood, prepared.layout, prepared.stats))
+    scores = likelihood((members, gates), *rows).mean(1)
     best = jnp.argsort(-scores, axis=1)[:, : c.elites]
     return jax.tree.map(lambda a: jax.vmap(lambda seed, chosen: seed[chosen])(a, best), members)
+
+
+def members_log_likelihood(
+    layout: Layout, stats: Statistics, models: tuple[Any, Gates], state: Array, action: Array, next_state: Array
+) -> Float[Array, " members"]:
+    """log p(s' | s, a) of each member; `models`: the members of a seed, and their gates."""
+    members, gates = models
+    each = jax.vmap(lambda member: member(stats, gates, jnp.concatenate([state, action])))(members)
+    score = partial(log_likelihood, layout, stats, weighted=False)
+    return jax.vmap(score, (0, None, None))(each, state, next_state).sum(1)
 
 
 # Its uncertainty ---------------------------------------------------------------------------------------------
 def mean_uncertainty(c: MOPOConfig, prepared: PreparedData, parameters: dict[str, Any]) -> Array:
     """(seeds,) the mean of u over held-out rows."""
     held = prepared.transitions.batch(prepared.transitions.held_out)
-    layout, stats = prepared.layout, prepared.stats
-    u = jax.vmap(lambda p, s, a: ensemble_prediction(c, layout, stats, p, s, a)[1], (None, 0, 0))
-    rows = held["state"][:HELD_OUT_ROWS], held["action"][:HELD_OUT_ROWS]
-    return jnp.maximum(jax.jit(jax.vmap(u, (0, None, None)))(parameters, *rows).mean(1), LEAST)
+    predict = over_rows("uncertainty", partial(ensemble_prediction, c, prepared.layout, prepared.stats))
+    _, u = predict(parameters, held["state"][:HELD_OUT_ROWS], held["action"][:HELD_OUT_ROWS])
+    return jnp.maximum(u.mean(1), LEAST)
 
 
 def ensemble_prediction(

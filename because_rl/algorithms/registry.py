@@ -78,15 +78,16 @@ def make_method(
 
 
 def load_agent(folder: str | Path, method: Callable[[Any], Method] | None = None, config: Any = None) -> Agent:
-    """An agent that ``agent.save(folder)`` wrote, or that of a finished run. It needs no data and no simulator.
+    """An agent that ``agent.save(folder)`` wrote, or that of a finished run or fit, without data and simulator.
 
     Args:
-        folder: of the agent, or of a run that `because train` wrote.
+        folder: of the agent, or one that `because train` or `because fit` wrote.
         method: the class of a method that is not in `METHODS`.
         config: its default config.
     """
     path = Path(folder)
-    record, arrays = read_agent(path / "agent" if (path / "agent").is_dir() else path)
+    places = (path / "run/agent", path / "agent", path)
+    record, arrays = read_agent(next((place for place in places if place.is_dir()), path))
     if method is None and record["method"] not in METHODS:
         raise BecauseError(
             f"{folder} holds an agent of {record['method']!r}, which is not among the methods here.",

@@ -26,8 +26,10 @@ Unlike the original, critics and actor descend in the same step, each with the o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,9 +136,7 @@ def td3bc_stage(c: TD3BCConfig, features: StateFeatures, actions: Actions, relab
         Nets("actor", "critics", "target", "target"),
     )
 
-    def loss(nets: Nets, fixed: Any, batch: Batch, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
-        return td3bc_loss(c, features, actions, relabel, nets, batch, key)
-
+    loss = partial(td3bc_loss, c, features, actions, relabel)
     return Stage("td3bc", init, loss, c.steps, c.batch, rule=rule, after=update_targets)
 
 
@@ -172,6 +172,7 @@ def td3bc_loss(
     actions: Actions,
     relabel: float,
     nets: Nets,
+    fixed: Any,
     batch: Batch,
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
@@ -230,13 +231,17 @@ class Actions(Protocol):
 def make_actions(factors: FactorSpec, stats: Statistics) -> Actions:
     check_actions(factors)
     if factors.codes is not None:
-        return Discrete(np.asarray(factors.codes))
+        return Discrete(jnp.asarray(factors.codes, jnp.float32))
     size = factors.state_size
     return Continuous(stats.low[size:], stats.high[size:])
 
 
-class Continuous:
+class Continuous(eqx.Module):
     """Actions of a box (the range of the data), which networks see as u = (a - middle) / half in [-1, 1]."""
+
+    middle: Array
+    half: Array
+    noise_size: int = eqx.field(static=True)
 
     def __init__(self, low: Float[Array, " action"], high: Float[Array, " action"]):
         self.middle, self.half = (high + low) / 2, jnp.maximum((high - low) / 2, 1e-6)
@@ -267,13 +272,11 @@ class Continuous:
         return jax.vmap(lambda critic: critic(x, u)[0])(critics)
 
 
-class Discrete:
+class Discrete(eqx.Module):
     """Actions that are rows of `codes`: actor and critics have one output for each."""
 
-    noise_size = 0
-
-    def __init__(self, codes: np.ndarray):
-        self.codes = jnp.asarray(codes, jnp.float32)
+    codes: Array
+    noise_size: int = eqx.field(static=True, default=0)
 
     def make_networks(
         self, c: TD3BCConfig, features: StateFeatures, key: PRNGKeyArray

@@ -128,7 +128,7 @@ def fit(
     """Learn from your own log: causal graph, world model with held-out accuracy, uncertainty, policy, report."""
     from because_rl.datasets.columns import Columns
     from because_rl.runs.fit import fit as run
-    from because_rl.runs.fit_page import accuracy_rows, graph_rows, overview, undetermined_rows
+    from because_rl.runs.fit_page import accuracy_rows, graph_rows, overview, undetermined_rows, warnings
 
     overrides = dict(setting(text) for text in settings or ())
     with interruptible(RESUME), training_bar(Path(data).stem) as progress:
@@ -148,5 +148,7 @@ def fit(
                 title = "Undetermined: these data cannot decide"
                 emit(None, False, make_table(title, undetermined, wrap=("why", "needs")))
         emit(None, False, make_table("Held-out accuracy", accuracy_rows(result["accuracy"]), ("held out",)))
+        for text in warnings(result):
+            print(f"Warning: {text}")
     rows = [{"quantity": name, "result": value} for name, value in overview(result)]
     emit(result, as_json, make_table(f"{result['seconds']} s; open {result['report']}", rows))

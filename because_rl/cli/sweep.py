@@ -34,6 +34,10 @@ Engine = Annotated[str, typer.Option(help="Where jobs run: 'local' or 'ray'.")]
 Address = Annotated[str, typer.Option(help="HOST:PORT of the Ray cluster ('auto': the local one).")]
 Gpus = Annotated[float, typer.Option(help="With Ray: GPUs per job, such as 0.25.")]
 CompileCache = Annotated[Path | None, typer.Option(help="Folder where compiled programs are shared.")]
+Together = Annotated[
+    int | None,
+    typer.Option(help="Datasets of a world that a job trains on side by side, as one program on a GPU (1)."),
+]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run failed jobs again.")]
 NoRun = Annotated[bool, typer.Option("--no-run", help="Only write the table of the results at hand.")]
 AnyCode = Annotated[
@@ -62,6 +66,7 @@ def sweep(
     address: Address = "auto",
     gpus: Gpus = 0.0,
     compile_cache: CompileCache = None,
+    together: Together = None,
     retry_failed: RetryFailed = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
     no_run: NoRun = False,
@@ -71,26 +76,28 @@ def sweep(
 ) -> None:
     """Train and evaluate a whole grid, each cell once. If interrupted, the same command continues."""
     from because_rl.experiments.grid import grid as grids
-    from because_rl.experiments.grid.cells import missing_jobs
+    from because_rl.experiments.grid.cells import join_jobs, missing_jobs
     from because_rl.experiments.grid.compare import TABLE, write_table
     from because_rl.experiments.grid.runner import failures, unfinished_jobs
     from because_rl.experiments.grid.runner import sweep as run
 
     names = {key: text.split(",") for key, text in (("worlds", worlds), ("policies", policies)) if text}
-    numbers = {key: n for key, n in (("seeds", seeds), ("episodes", episodes)) if n is not None}
+    options = (("seeds", seeds), ("episodes", episodes), ("together", together))
+    numbers = {key: n for key, n in options if n is not None}
     grid = grids.read_grid(spec, names | numbers)
     grid = grids.choose(grid, methods.split(",") if methods else (), dict(setting(text) for text in settings or ()))
     jobs = grids.jobs(grid)
-    wanted = missing_jobs(jobs, output, any_code)
+    wanted = join_jobs(missing_jobs(jobs, output, any_code), grid.together)
     if dry_run:
         failed = {failure["job"] for failure in failures(wanted, output)}
         todo = {job.key for job in unfinished_jobs(wanted, output)} | (failed if retry_failed else set())
+        shown = wanted + [job for job in jobs if not any(job.cells.keys() & part.cells.keys() for part in wanted)]
         rows = [
             {"job": job.key, "cells": len(job.cells)}
             | {"state": "to run" if job.key in todo else "failed" if job.key in failed else "finished"}
-            for job in jobs
+            for job in shown
         ]
-        return emit(rows, as_json, make_table(f"{len(todo)} of {len(jobs)} jobs to run", rows, ("cells",)))
+        return emit(rows, as_json, make_table(f"{len(todo)} of {len(shown)} jobs to run", rows, ("cells",)))
     place, count, processes = make_engine(engine, address, gpus, workers)
     compute = grids.TrainAndEvaluate(root, work, keep_runs, compile_cache, processes)
     if not no_run:

@@ -13,7 +13,7 @@ import numpy as np
 from because_rl.datasets.columns import Columns
 from because_rl.datasets.minari_files import read_episodes, read_metadata, read_spaces
 from because_rl.datasets.paths import VERSION, current_id, dataset_path, list_datasets, short_name
-from because_rl.datasets.user_dataset import add_action_codes, encode_log, prepare_log
+from because_rl.datasets.user_dataset import add_outcomes, complete_spec, encode_log, prepare_log
 from because_rl.datasets.user_log import FORMATS, read_log
 from because_rl.datasets.validate import COLLECT_AGAIN, CORRECT, Checker
 from because_rl.errors import BecauseError
@@ -76,6 +76,7 @@ def load(
         raise checker.error(
             f"the episodes have {steps} steps but the metadata says {metadata['total_steps']}", "the same number"
         )
+    spec = add_outcomes(spec, [e["reward"] for e in episodes], [e["terminated"] for e in episodes])
     return join_episodes(episodes, spec, name, metadata)
 
 
@@ -88,7 +89,7 @@ def _load_log(
 ) -> Transitions:
     """The transitions of a user's log; what was left out or filled is in ``metadata["notes"]``."""
     log = read_log(data, root, columns)
-    spec = add_action_codes(log, _choose_spec(factors or log.factors, {}, log.name))
+    spec = complete_spec(log, _choose_spec(factors or log.factors, {}, log.name))
     if spec.goal and goal is None and not log.has_goals:
         spec = replace(spec, goal=())  # enough to discover and to model
     log = prepare_log(log, spec, goal)
@@ -113,10 +114,11 @@ def join_episodes(
         return np.concatenate([e[key] for e in episodes])
 
     no_goal = np.zeros((1, 0), np.float32)
+    before, after = blank_and_logged(spec, joined("reward"), joined("terminated"))
     return Transitions(
-        state=np.concatenate([e["state"][:-1] for e in episodes]),
+        state=np.hstack([np.concatenate([e["state"][:-1] for e in episodes]), before]),
         action=joined("action"),
-        next_state=np.concatenate([e["state"][1:] for e in episodes]),
+        next_state=np.hstack([np.concatenate([e["state"][1:] for e in episodes]), after]),
         goal=np.concatenate([e["goal"][:-1] if "goal" in e else no_goal.repeat(len(e["action"]), 0) for e in episodes]),
         reward=joined("reward"),
         terminated=joined("terminated"),
@@ -127,6 +129,17 @@ def join_episodes(
         name=name,
         metadata=metadata,
     )
+
+
+def blank_and_logged(spec: FactorSpec, reward: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The columns of outcomes before a step, where they are blank, and after it, (n, outcomes) float32 each.
+
+    Blank is the mean of all rewards, and no end: what does not vary tells nothing.
+    """
+    logged = {"reward": reward, "end": terminated}
+    after = np.stack([logged[f.role] for f in spec.outcomes], 1) if spec.outcomes else np.zeros((len(reward), 0))
+    blank = [reward.mean(dtype=np.float64) if f.role == "reward" else 0.0 for f in spec.outcomes]
+    return np.broadcast_to(np.asarray(blank, np.float32), after.shape), after.astype(np.float32)
 
 
 def _find_folder(dataset: str | Path, root: str | Path | None) -> tuple[Path, str]:

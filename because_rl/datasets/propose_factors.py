@@ -26,7 +26,7 @@ HEAD = """\
 # excluded{names}. Factors of one 'kind' share a network. All entries: docs/factors.md
 """
 NO_GOAL = """\
-# goal:   # optional; without one there is a graph and a world model, but no policy. For example:
+# goal:   # optional: what a policy is to reach, in place of the rewards of the log, if any. For example:
 #   - {{name: there, columns: {columns}, type: {type}, of: {factor}, relation: at_least}}   # and: fit ... --goal VALUE
 """
 

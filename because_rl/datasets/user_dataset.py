@@ -1,13 +1,14 @@
 """Check a user's log against its factors, and write it as a Minari dataset.
 
-The end of an episode gets its meaning here. Methods take `terminated` to mean *ended at its goal*; in a user's log it
-may as well mean that something broke. So where there is a goal, an episode is terminated when its last state satisfies
-the goal and truncated otherwise, whatever the log's own flags are.
+The end of an episode gets its meaning here. Methods that reach goals take `terminated` to mean *ended at its goal*; in
+a user's log it may as well mean that something broke. So where there is a goal, an episode is terminated when its last
+state satisfies the goal and truncated otherwise, whatever the log's own flags are. Where there is none, and rewards
+are logged, the flags of the log say after which steps no reward follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,24 @@ def add_action_codes(log: Log, factors: FactorSpec) -> FactorSpec:
     if any(factor.invalid(rows[:, factor.slice]).any() for factor in factors.action):
         return factors  # `prepare_log` says where
     return replace(factors, codes=tuple(tuple(row) for row in np.unique(rows, axis=0).astype(float).tolist()))
+
+
+def add_outcomes(
+    factors: FactorSpec, rewards: Iterable[np.ndarray], ends: Iterable[np.ndarray], reward: str = ""
+) -> FactorSpec:
+    """The spec with the rewards and ends of episodes as factors, where they are what a policy is to be good at.
+
+    That is where rewards are logged and the spec names no goal. `reward` is the name of their factor.
+    """
+    if factors.goal or factors.outcomes or not any(np.any(values) for values in rewards):
+        return factors
+    return factors.with_outcomes(reward or "reward", has_ends=any(np.any(flags) for flags in ends))
+
+
+def complete_spec(log: Log, factors: FactorSpec) -> FactorSpec:
+    """The spec with all that the log adds to it: `add_action_codes`, `add_outcomes`."""
+    rewards, ends = [e["rewards"] for e in log.episodes], [e["terminations"] for e in log.episodes]
+    return add_outcomes(add_action_codes(log, factors), rewards, ends, log.columns.reward if log.columns else "")
 
 
 def prepare_log(log: Log, factors: FactorSpec, goal: Sequence[float] | None = None) -> Log:

@@ -78,7 +78,7 @@ class Checker:
         """Refuse a factor spec whose numbers of columns are not those of the spaces."""
         sizes = {"state": self.state_size, "action": self.action_size(factors), "goal": self.goal_size}
         for group, have in sizes.items():
-            want = getattr(factors, f"{group}_size")
+            want = factors.observed_size if group == "state" else getattr(factors, f"{group}_size")
             if want != have and not (group == "goal" and have == 0):
                 raise self.error(
                     f"the factor spec has {want} {group} columns but the data have {have}",

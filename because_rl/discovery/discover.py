@@ -105,6 +105,7 @@ def discover(
         test = make_test(test or choose_test(data.factors))
     level = DEFAULT_THRESHOLD.get(test.name, 1e-4) if threshold is None else threshold
     chosen, force, forbid = test.for_threshold(level), list(force), list(forbid)
+    forbid += [(outcome.name, target) for outcome in data.factors.outcomes for target in data.factors.targets]
 
     count = Counter(progress, (batches + 1) * len(variables.targets))
 

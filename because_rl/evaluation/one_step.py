@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from because_rl.datasets.collect import rollout
@@ -19,6 +17,7 @@ from because_rl.datasets.recipe import Recipe
 from because_rl.envs.tasks import make_batch
 from because_rl.factors import FactorSpec
 from because_rl.planning.agent import PlannerAgent
+from because_rl.planning.calibration import read_rows
 
 OTHER_SEED = 1_000_000
 """Added to a dataset's seed, so that the scenes are in no dataset and in no evaluation."""
@@ -49,12 +48,7 @@ def new_steps(recipe: Recipe, split: str, episodes: int, factors: FactorSpec) ->
 
 def one_step_error(agent: PlannerAgent, steps: Steps) -> dict[str, Any]:
     """The number of rows, the error by seed and factor (`factors`), its mean by seed and over all."""
-    predict = jax.jit(
-        jax.vmap(jax.vmap(lambda p, s, a: agent.learned.successor(p, s, a)[0], (None, 0, 0)), (0, None, None))
-    )
-    guess = np.asarray(
-        predict(agent.parameters, jnp.asarray(steps.state, jnp.float32), jnp.asarray(steps.action, jnp.float32))
-    )
+    guess = read_rows(agent.learned.successor, agent.parameters, steps.state, steps.action)[0]
     spec = agent.factors
     by_factor = {f.name: factor_error(spec, f.name, guess, steps).tolist() for f in spec.state}
     per_seed = np.mean(list(by_factor.values()), axis=0)

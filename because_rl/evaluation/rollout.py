@@ -7,6 +7,7 @@ always the same scene, for every method; no dataset contains these scenes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from because_rl.errors import BecauseError
 from because_rl.rng import child_seed
 from because_rl.statistics import t_interval
 from because_rl.training.method import Agent
+from because_rl.training.side_by_side import Team
 
 SUBCASES = {"unlock": ("O-law", "O-doors", "O-cells")}
 """Splits that differ from the training distribution in one way each, evaluated like any other split."""
@@ -37,6 +39,11 @@ class Outcome(NamedTuple):
     """(n,) each: hidden quantities of the scenes with one number per scene"""
     actions: np.ndarray | None = None
     """(steps, K, n, ...): the actions taken, in worlds whose episode has ended without effect"""
+
+    def of_seeds(self, seeds: slice) -> Outcome:
+        """The same of the `seeds` alone."""
+        actions = None if self.actions is None else self.actions[:, seeds]
+        return Outcome(self.success[seeds], self.steps[seeds], self.hidden, actions)
 
 
 def layouts(world: str, split: str, episodes: int) -> list[int]:
@@ -66,19 +73,50 @@ def evaluate(
     `seed` seeds the agent's randomness; the scenes do not depend on it. `processes` share the simulation of slow
     worlds without changing the outcome. A given `batch` is used and left open. `tick` is called after each step.
     """
-    act = acting(agent, episodes, child_seed(seed, "act", world, split), tick)
-    scenes, repeats = layouts(world, split, episodes), len(agent.seeds)
-    return roll(world, split, scenes, act, repeats=repeats, spurious=spurious, batch=batch, processes=processes)
+    return evaluate_together([agent], world, split, episodes, spurious, seed, batch, processes, tick)[0]
 
 
-def acting(agent: Agent, episodes: int, seed: int, tick: Callable[[], None] = lambda: None) -> Act:
-    """How all seeds of an agent act in `episodes` scenes each, side by side; `tick` is called after each step."""
+def evaluate_together(
+    agents: Sequence[Agent],
+    world: str,
+    split: str,
+    episodes: int,
+    spurious: int = 1,
+    seed: int = 0,
+    batch: BatchEnv | None = None,
+    processes: int = 1,
+    tick: Callable[[], None] = lambda: None,
+    team: Team | None = None,
+) -> list[Outcome]:
+    """`evaluate` for several agents, in one batch of worlds; where they act by the same program, it is run once."""
+    acts = [acting(agent, episodes, child_seed(seed, "act", world, split)) for agent in agents]
+    ends = np.cumsum([len(agent.seeds) for agent in agents])
+
+    team = team or Team()
+
+    def act(observation: Observation, steps_left: int) -> np.ndarray:
+        parts = zip(*(np.split(part, ends[:-1] * episodes) for part in observation), strict=True)
+        works = [partial(one, Observation(*part), steps_left) for one, part in zip(acts, parts, strict=True)]
+        actions = []
+        for action in team.run(works):
+            if isinstance(action, Exception):
+                raise action
+            actions.append(action)
+        tick()
+        return np.concatenate(actions)
+
+    scenes, repeats = layouts(world, split, episodes), int(ends[-1])
+    all_agents = roll(world, split, scenes, act, repeats=repeats, spurious=spurious, batch=batch, processes=processes)
+    return [all_agents.of_seeds(slice(end - len(agent.seeds), end)) for agent, end in zip(agents, ends, strict=True)]
+
+
+def acting(agent: Agent, episodes: int, seed: int) -> Act:
+    """How all seeds of an agent act in `episodes` scenes each, side by side."""
     controller, k = agent.start(episodes, seed), len(agent.seeds)
 
     def act(observation: Observation, steps_left: int) -> np.ndarray:
         state, goal = (part.reshape(k, episodes, part.shape[1]) for part in observation)
         action = np.asarray(controller.act(state, goal, steps_left))
-        tick()
         return action.reshape(k * episodes, *action.shape[2:])
 
     return act

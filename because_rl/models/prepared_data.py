@@ -43,6 +43,13 @@ class Statistics(NamedTuple):
     """(state columns,) log of the weight, in training, of rows in which a binary factor switches; 0 for others"""
 
 
+def blank_outcomes(factors: FactorSpec, stats: Statistics, state: Array) -> Array:
+    """The state with its outcomes as they are before a step in the data: what they were in the last one is no cause."""
+    for factor in factors.outcomes:
+        state = state.at[factor.slice].set(stats.mean[factor.slice])
+    return state
+
+
 EVENT_SHARE = 0.1
 """Share of all rows, by weight, that those make up in which a binary factor switches, if they are not more already."""
 MOST_WEIGHT = 50.0
@@ -52,6 +59,8 @@ MOST_WEIGHT = 50.0
 def statistics(layout: Layout, state: np.ndarray, action: np.ndarray, next_state: np.ndarray) -> Statistics:
     """Statistics of n transitions: (n, state columns), (n, action columns), (n, state columns)."""
     x = np.hstack([state, action]).astype(np.float64)
+    for factor in layout.factors.outcomes:  # before a step they are blank
+        x[:, factor.slice] = next_state[:, factor.slice]
     mean, scale = np.zeros(layout.size), np.ones(layout.size)
     # In units in which all values of a column are tiny, its changes are as well: what counts as none is relative then.
     size = np.abs(x).max(0, initial=0.0)

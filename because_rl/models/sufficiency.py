@@ -29,7 +29,7 @@ from because_rl.models.layout import Layout
 from because_rl.models.likelihood import join, negative_log_likelihood, split
 from because_rl.models.nets import SharedMLP
 from because_rl.models.prepared_data import PreparedData, Statistics
-from because_rl.training.stage import Batch, Stage
+from because_rl.training.stage import Batch, Stage, over_rows
 
 LEVEL = 0.01
 """p-value below which a loss is more than chance, shared by all targets."""
@@ -119,14 +119,9 @@ def held_out_losses(
     data, layout, stats = prepared.transitions, prepared.layout, prepared.stats
     held = {name: values[:MOST_ROWS] for name, values in data.batch(data.held_out).items()}
 
-    def row(model: Corrections, fitted: Fitted, state: Array, action: Array, next_state: Array) -> tuple[Array, Array]:
-        both = model(stats, fitted, jnp.concatenate([state, action]))
-        each = [_errors(layout, stats, outputs, state, next_state) for outputs in both]
-        return jnp.stack([change for change, _ in each]), jnp.stack([entropy for _, entropy in each])
-
-    rows = jax.jit(jax.vmap(jax.vmap(row, (None, None, 0, 0, 0)), (0, 0, None, None, None)))
-    arrays = (held[name] for name in ("state", "action", "next_state"))
-    change, entropy = (np.asarray(part, float) for part in rows(corrections, fitted, *arrays))  # seeds, rows, 2, ...
+    rows = (held[name] for name in ("state", "action", "next_state"))
+    both = over_rows("check of the mask", partial(_both_errors, layout, stats))((corrections, fitted), *rows)
+    change, entropy = (np.asarray(part, float) for part in both)  # seeds, rows, 2, ...
     first = np.flatnonzero(np.diff(np.asarray(held["episode"]), prepend=-1))
     result = {}
     for j, factor in enumerate(data.factors.state):
@@ -153,6 +148,21 @@ def compare(masked: np.ndarray, unmasked: np.ndarray, first: np.ndarray, targets
     p = min(1.0, p * targets)
     loss = float((masked.mean() - unmasked.mean()) / (masked.mean() + FLOOR))
     return {"loss": loss, "p": p, "suffices": p >= LEVEL or loss < LEAST_LOSS}
+
+
+def _both_errors(
+    layout: Layout,
+    stats: Statistics,
+    models: tuple[Corrections, Fitted],
+    state: Array,
+    action: Array,
+    next_state: Array,
+) -> tuple[Array, Array]:
+    """`_errors` under the mask and with all inputs."""
+    corrections, start = models
+    both = corrections(stats, start, jnp.concatenate([state, action]))
+    each = [_errors(layout, stats, outputs, state, next_state) for outputs in both]
+    return jnp.stack([change for change, _ in each]), jnp.stack([entropy for _, entropy in each])
 
 
 def _errors(

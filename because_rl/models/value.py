@@ -9,19 +9,32 @@ and 0 after the last step of an episode that ran out of time.
 
 Binary goal factors are asked whether they will be switched on, whatever the episode's own goal was, so each
 trajectory teaches all of them. The value of a goal is the product over the factors it asks for.
+
+Where rewards are to be maximised, the value is the discounted sum of what is still to come, by steps n at a time:
+
+    V(s) <- expectile of  r_1 + gamma r_2 + ... + gamma^{n-1} r_n + gamma^n V(s_n),
+
+without the last term where the episode ended for good.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
 from because_rl.models.nets import MLP
 from because_rl.models.prepared_data import Statistics
 from because_rl.training.stage import Batch
+from because_rl.transitions import Transitions
+
+STEPS_AHEAD = 10
+"""of rewards that are added up before a value is asked"""
 
 
 class Value(eqx.Module):
@@ -32,7 +45,7 @@ class Value(eqx.Module):
         self.net = MLP((size, hidden, hidden, max(len(factors.goal), 1)), key, last=0.1)
 
     def __call__(self, stats: Statistics, gate: Array, state: Array, goal: Array) -> Float[Array, " goals"]:
-        """Log-odds of each goal factor."""
+        """Log-odds of each goal factor; without goals the return in units of `Returns.unit`."""
         size = len(state)
         inputs = (state - stats.mean[:size]) / stats.scale[:size] * gate
         return self.net(jnp.concatenate([inputs, goal]))
@@ -102,3 +115,56 @@ def value_of_goal(
             each = chance[k]
         total = total * each
     return total
+
+
+class Returns(NamedTuple):
+    """What is known of the discounted returns of the data before a value is fitted."""
+
+    unit: Array
+    """the range of the returns that were logged"""
+    least: Array
+    """that no return can be below, in units"""
+    most: Array
+
+
+def logged_returns(data: Transitions, discount: float) -> Returns:
+    """The returns to go of all rows; after the last row of an episode that was cut off its mean reward goes on."""
+    last = np.append(data.episode[1:] != data.episode[:-1], True)
+    mean = np.bincount(data.episode, data.reward) / np.maximum(np.bincount(data.episode), 1)
+    after = np.where(data.terminated, 0.0, mean[data.episode] / (1 - discount))
+    to_go, returns = 0.0, np.empty(len(data))
+    for t in range(len(data) - 1, -1, -1):
+        to_go = returns[t] = data.reward[t] + discount * (after[t] if last[t] else to_go)
+    unit = max(np.ptp(returns), 1e-3 * np.abs(returns).max(), 1e-6)
+    bounds = np.array([min(data.reward.min(), 0.0), max(data.reward.max(), 0.0)]) / (1 - discount) / unit
+    return Returns(*(jnp.asarray(value, jnp.float32) for value in (unit, *bounds)))
+
+
+def rewards_ahead(data: Transitions, discount: float, steps: int = STEPS_AHEAD) -> dict[str, np.ndarray]:
+    """For each row: the discounted rewards of the next `steps` rows of its episode, the state behind them, and the
+    discount of its value, 0 after an end."""
+    rows = np.arange(len(data))
+    stop = np.searchsorted(data.episode, data.episode, side="right")  # behind the last row of the episode
+    total = np.zeros(len(data))
+    for k in range(steps):
+        total += np.where(rows + k < stop, discount**k * data.reward[np.minimum(rows + k, len(data) - 1)], 0.0)
+    end = np.minimum(rows + steps, stop) - 1
+    # States behind a step have its outcome, which the value must not see: those before it are blank.
+    state = np.hstack([data.next_state[end, : data.factors.observed_size], data.state[:, data.factors.observed_size :]])
+    later = np.where(data.terminated[end], 0.0, discount ** (end - rows + 1))
+    ahead = {"reward_ahead": total, "state_ahead": state, "discount_ahead": later}
+    return {name: np.asarray(values, np.float32) for name, values in ahead.items()}
+
+
+def return_loss(
+    stats: Statistics, returns: Returns, expectile: float, model: Value, gate: Array, batch: Batch, key: PRNGKeyArray
+) -> tuple[Array, dict[str, Array]]:
+    def row(state: Array, goal: Array, reward: Array, ahead: Array, discount: Array) -> tuple[Array, Array]:
+        later = jax.lax.stop_gradient(model(stats, gate, ahead, goal)[0])
+        target = jnp.clip(reward / returns.unit + discount * later, returns.least, returns.most)
+        now = model(stats, gate, state, goal)[0]
+        return jnp.where(target > now, expectile, 1 - expectile) * (target - now) ** 2, now
+
+    columns = (batch[name] for name in ("state", "goal", "reward_ahead", "state_ahead", "discount_ahead"))
+    loss, value = jax.vmap(row)(*columns)
+    return loss.mean(), {"value": value.mean()}

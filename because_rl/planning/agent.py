@@ -24,12 +24,13 @@ from because_rl.models.behaviour_policy import nearest_code
 from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
-from because_rl.models.prepared_data import PreparedData, Statistics, Summary
+from because_rl.models.prepared_data import PreparedData, Statistics, Summary, blank_outcomes
 from because_rl.planning.calibration import event_shifts, price_pessimism
 from because_rl.planning.goal import attained
 from because_rl.planning.proposals import (
     behaviour_policy,
     no_policy_reason,
+    outcome,
     plans_exactly,
     terminal_value,
     untrained_proposals,
@@ -39,7 +40,8 @@ from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
 from because_rl.training.method import Agent, Controller, Method, Prediction, describe_data
 from because_rl.training.run import Run, check_saved, flatten, unflatten, untrained_of_seeds
-from because_rl.training.stage import hoist
+from because_rl.training.side_by_side import Program, describe, run_program
+from because_rl.training.stage import hoist, over_rows
 
 CPU_WORLD_BATCH = 4
 """Worlds that a CPU plans for at once, at most."""
@@ -62,6 +64,8 @@ class LearnedModel(NamedTuple):
     """state, goal, noise -> action"""
     terminal_value: Callable[[Any, Array, Array], Array]
     """state, goal -> value"""
+    outcome: Callable[[Any, Array], tuple[Array, Array]] | None = None
+    """imagined state -> reward in units of the logged returns, probability of an end; None where a goal counts"""
 
 
 class PlanningMethod(Method):
@@ -132,6 +136,7 @@ def _predict_with_static(
 def _imagine(
     predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
 ) -> tuple[Array, Array]:
+    state = blank_outcomes(layout.factors, stats, state)
     outputs, penalty = predict(layout, stats, p, state, action)
     return decode(layout, stats, outputs, state, hard=False).state, penalty
 
@@ -139,6 +144,7 @@ def _imagine(
 def _expect(
     predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
 ) -> tuple[Array, Array]:
+    state = blank_outcomes(layout.factors, stats, state)
     outputs, penalty = predict(layout, stats, p, state, action)
     guess = decode(layout, stats, outputs, state, p.get("event_shift"), hard=False, cautious=False)
     return guess.state, penalty
@@ -147,6 +153,7 @@ def _expect(
 def _successor(
     predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
 ) -> tuple[Array, Array, Array]:
+    state = blank_outcomes(layout.factors, stats, state)
     outputs, penalty = predict(layout, stats, p, state, action)
     guess = decode(layout, stats, outputs, state, hard=True)
     return guess.state, guess.log_p, penalty
@@ -166,6 +173,7 @@ def split_learned(predict: Predict, summary: Summary, parameters: Any) -> tuple[
         partial(_successor, predict, summary.layout, summary.stats),
         behaviour_policy(summary),
         terminal_value(summary),
+        outcome(summary),
     )
 
 
@@ -185,7 +193,8 @@ class PlannerAgent(Agent):
         self.config = replace(method.config.planner, pessimism=1.0)
         self.exact = plans_exactly(self.factors)
         if self.exact:
-            self._successors = jax.jit(jax.vmap(self.learned.successor, in_axes=(None, 0, 0)))
+            self._successor_arrays, successor = hoist(self.learned.successor)
+            self._successors = _compile_successors(successor)
         else:
             arrays, functions = hoist(self.learned)
             bounds = summary.actions.low, summary.actions.high
@@ -222,7 +231,7 @@ class PlannerAgent(Agent):
 
     @cached_property
     def _expect_rows(self) -> Callable[..., tuple[Array, Array]]:
-        return jax.jit(jax.vmap(jax.vmap(self.learned.expect, (None, 0, 0)), (0, None, None)))
+        return over_rows("expect", self.learned.expect)
 
     def _predict(self, state: np.ndarray, action: np.ndarray) -> Prediction:
         after, penalty = self._expect_rows(self.parameters, jnp.asarray(state), jnp.asarray(action))
@@ -232,7 +241,8 @@ class PlannerAgent(Agent):
         parameters = jax.tree.map(lambda a: a[k], self.parameters)
 
         def model(states: np.ndarray, actions: np.ndarray) -> Successors:
-            state, log_p, penalty = self._successors(parameters, jnp.asarray(states), jnp.asarray(actions))
+            rows = jnp.asarray(states), jnp.asarray(actions)
+            state, log_p, penalty = run_program(self._successors, self._successor_arrays, parameters, *rows)
             return Successors(np.asarray(state), np.exp(np.asarray(log_p, np.float64)), np.asarray(penalty))
 
         return ValueIteration(
@@ -287,7 +297,8 @@ class ShootingController(Controller):
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         agent = self._agent
         self._key, key = jax.random.split(self._key)
-        self._last_plan = agent._plan(
+        self._last_plan = run_program(
+            agent._plan,
             agent._inputs,
             agent.parameters,
             jnp.asarray(agent.pessimism, jnp.float32),
@@ -301,7 +312,17 @@ class ShootingController(Controller):
         return np.asarray(actions if codes is None else nearest_code(jnp.asarray(codes, jnp.float32), actions))
 
 
-def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, functions: Any) -> Callable[..., Plan]:
+def _compile_successors(successor: Any) -> Program:
+    """The program of `LearnedModel.successor` for rows; `successor` is without its arrays."""
+
+    @jax.jit
+    def over_rows(arrays: Any, parameters: Any, states: Array, actions: Array) -> tuple[Array, Array, Array]:
+        return jax.vmap(eqx.combine(arrays, successor), (None, 0, 0))(parameters, states, actions)
+
+    return Program("successor", over_rows, describe(successor))
+
+
+def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, functions: Any) -> Program:
     """One program for all steps, over seeds and worlds; `functions` is a `LearnedModel` without its arrays."""
     on_cpu = jax.default_backend() == "cpu"
 
@@ -318,6 +339,7 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
             advance=partial(advance, learned),
             behaviour_policy=lambda p, state, goal, noise: learned.behaviour_policy(p[0], state, goal, noise),
             terminal_value=lambda p, state, goal: learned.terminal_value(p[0], state, goal),
+            outcome=None if (outcome := learned.outcome) is None else lambda p, state: outcome(p[0], state),
         )
         settings = _with_persistence(config, memory, parameters[0])
 
@@ -330,11 +352,11 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
             return jax.vmap(plan_of_world)(worlds)
         # A few worlds at a time, so that their candidates stay in the caches. Worlds at their goal are sorted to the
         # end, and a batch of them alone is not planned for.
-        done = jax.vmap(partial(attained, factors))(state, goal) > 0.5
+        done = jax.vmap(partial(attained, factors))(state, goal) > (0.5 if factors.goal else 1.0)
         order = jnp.argsort(done)
         size = -(-len(state) // -(-len(state) // CPU_WORLD_BATCH))
         padded = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (-len(state) % size,))])
-        batches = jax.tree.map(lambda a: a[padded].reshape(-1, size, *a.shape[1:]), (worlds, done))
+        batches = jax.tree.map(lambda a: a[padded].reshape(len(padded) // size, size, *a.shape[1:]), (worlds, done))
         plans = jax.lax.map(
             lambda batch: jax.lax.cond(batch[1].all(), lambda: batch[0][2], lambda: jax.vmap(plan_of_world)(batch[0])),
             batches,
@@ -361,4 +383,4 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
 
         return jax.lax.map(one_seed, per_seed) if on_cpu else jax.vmap(one_seed)(per_seed)
 
-    return plan_all
+    return Program("plan", plan_all, describe((config, memory, factors, functions)))

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from because_rl.models.prepared_data import Statistics
+from because_rl.training.stage import over_rows
 from because_rl.transitions import Transitions
 
 Read = Callable[[Any, Array, Array], tuple[Array, Array]]
@@ -28,7 +29,7 @@ def price_pessimism(data: Transitions, imagine: Read, parameters: Any, price: fl
     lambda = price / (horizon * mean penalty of held-out rows), at most 1.
     """
     rows = np.flatnonzero(data.held_out)[:CHUNK]
-    ordinary = _read(imagine, parameters, data, rows)[1].mean(1)
+    ordinary = read_rows(imagine, parameters, data.state[rows], data.action[rows])[1].mean(1)
     return np.minimum(price / (data.horizon * np.maximum(ordinary, 0.02)), 1.0)
 
 
@@ -50,7 +51,8 @@ def event_shifts(data: Transitions, stats: Statistics, expect: Read, parameters:
     rows = np.flatnonzero(~data.held_out)
     rows = rows[:: -(-len(rows) // MOST_ROWS)]
     before = data.state[rows][:, columns]
-    chance = np.abs(_read(expect, parameters, data, rows)[0][..., columns] - before[None])
+    expected = read_rows(expect, parameters, data.state[rows], data.action[rows])[0]
+    chance = np.abs(expected[..., columns] - before[None])
     switched = np.abs(data.next_state[rows][:, columns] - before) > 0.5
     shifts[:, columns] = calibrating_shift(chance, switched.sum(0), rarity[columns])
     return shifts
@@ -78,12 +80,13 @@ def calibrating_shift(chance: np.ndarray, switches: np.ndarray, most: np.ndarray
     return high
 
 
-def _read(model: Read, parameters: Any, data: Transitions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Next states (seeds, rows, state columns) and penalties (seeds, rows) of the numbered rows."""
-    over_rows = jax.jit(jax.vmap(jax.vmap(model, (None, 0, 0)), (0, None, None)))
-    parts = []
-    for start in range(0, len(rows), CHUNK):
-        chunk = rows[np.minimum(np.arange(start, start + CHUNK), len(rows) - 1)]
-        parts.append(over_rows(parameters, jnp.asarray(data.state[chunk]), jnp.asarray(data.action[chunk])))
-    after, penalty = (np.concatenate([np.asarray(part) for part in each], axis=1) for each in zip(*parts, strict=True))
-    return after[:, : len(rows)], penalty[:, : len(rows)]
+def read_rows(
+    model: Callable[..., tuple[Array, ...]], parameters: Any, state: np.ndarray, action: np.ndarray
+) -> list[np.ndarray]:
+    """What a model of (parameters of one seed, state, action) returns for rows: arrays (seeds, rows, ...)."""
+    read, parts = over_rows("logged rows", model), []
+    for start in range(0, len(state), CHUNK):
+        chunk = np.minimum(np.arange(start, start + CHUNK), len(state) - 1)
+        rows = (jnp.asarray(part[chunk], jnp.float32) for part in (state, action))
+        parts.append([np.asarray(part) for part in read(parameters, *rows)])
+    return [np.concatenate(each, axis=1)[:, : len(state)] for each in zip(*parts, strict=True)]

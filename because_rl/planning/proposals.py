@@ -25,8 +25,16 @@ from because_rl.models.behaviour_policy import (
     persistence,
 )
 from because_rl.models.layout import Layout
-from because_rl.models.prepared_data import ActionStatistics, PreparedData, Statistics, Summary
-from because_rl.models.value import Value, value_loss, value_of_goal
+from because_rl.models.prepared_data import ActionStatistics, PreparedData, Statistics, Summary, blank_outcomes
+from because_rl.models.value import (
+    Returns,
+    Value,
+    logged_returns,
+    return_loss,
+    rewards_ahead,
+    value_loss,
+    value_of_goal,
+)
 from because_rl.planning.shooting import ShootingConfig
 from because_rl.training.run import Run
 from because_rl.training.stage import Stage
@@ -56,8 +64,8 @@ class PlanningConfig:
 
 def no_policy_reason(factors: FactorSpec) -> str:
     """Why no policy can be planned with these factors; empty where one can."""
-    if not factors.goal:
-        return "the factors name no goal"
+    if not factors.goal and not factors.outcomes:
+        return "the factors name no goal, and no rewards are logged"
     if factors.codes is None and (categorical := [f.name for f in factors.action if f.type == "categorical"]):
         return f"action {categorical[0]!r} is categorical and the factor spec has no 'codes'"
     return ""
@@ -65,7 +73,8 @@ def no_policy_reason(factors: FactorSpec) -> str:
 
 def plans_exactly(factors: FactorSpec) -> bool:
     """Whether value iteration plans: over numbered actions, and states that can be listed. Otherwise shooting does."""
-    return factors.codes is not None and not any(factor.is_continuous for factor in factors.state)
+    continuous = any(factor.is_continuous for factor in factors.state)
+    return factors.codes is not None and not continuous and not factors.outcomes
 
 
 def needs_proposals(factors: FactorSpec) -> bool:
@@ -100,21 +109,29 @@ def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.
         prepared.train,
         gate,
     )
+    more, rows = {}, prepared.train
+    loss: Any = partial(value_loss, data.factors, stats, c.discount, c.expectile)
+    if data.factors.maximises_reward:
+        returns = logged_returns(data, c.discount)
+        more = {"returns": broadcast_over_seeds(returns, len(run.seeds))}
+        ahead = rewards_ahead(data, c.discount)
+        rows = {**rows, **{name: jnp.asarray(values[~data.held_out]) for name, values in ahead.items()}}
+        loss = partial(return_loss, stats, returns, c.expectile)
     value = run.fit(
         Stage(
             "value",
             lambda key, fixed: Value(data.factors, key, hidden=c.hidden),
-            partial(value_loss, data.factors, stats, c.discount, c.expectile),
+            loss,
             c.value_steps,
             c.batch,
             c.rate,
             settings={"hidden": c.hidden, "discount": c.discount, "expectile": c.expectile},
         ),
-        prepared.train,
+        rows,
         gate,
     )
     persistence = _persistence(prepared, behaviour, gate)
-    return {"behaviour": behaviour, "value": value, "gate": gate, "persistence": persistence}
+    return {"behaviour": behaviour, "value": value, "gate": gate, "persistence": persistence, **more}
 
 
 def untrained_proposals(c: PlanningConfig, factors: FactorSpec, key: PRNGKeyArray) -> dict[str, Any]:
@@ -126,17 +143,24 @@ def untrained_proposals(c: PlanningConfig, factors: FactorSpec, key: PRNGKeyArra
         "value": Value(factors, key, hidden=c.hidden),
         "gate": jnp.ones(factors.state_size),
         "persistence": Persistence(jnp.zeros(()), jnp.zeros(())),
-    }
+    } | ({"returns": Returns(*(jnp.zeros(()) for _ in Returns._fields))} if factors.maximises_reward else {})
 
 
 def behaviour_policy(summary: Summary) -> Any:
     """A function (parameters of one seed, state, goal, noise) -> action, whose arrays are arguments of a `partial`."""
-    return partial(_draw_action, summary.stats, summary.actions)
+    return partial(_draw_action, summary.factors, summary.stats, summary.actions)
 
 
 def _draw_action(
-    stats: Statistics, actions: ActionStatistics, p: dict[str, Any], state: Array, goal: Array, noise: Array
+    factors: FactorSpec,
+    stats: Statistics,
+    actions: ActionStatistics,
+    p: dict[str, Any],
+    state: Array,
+    goal: Array,
+    noise: Array,
 ) -> Array:
+    state = blank_outcomes(factors, stats, state)
     return draw_action(stats, actions, p["behaviour"], p["gate"], state, goal, noise)
 
 
@@ -146,7 +170,25 @@ def terminal_value(summary: Summary) -> Any:
 
 
 def _terminal_value(factors: FactorSpec, stats: Statistics, p: dict[str, Any], state: Array, goal: Array) -> Array:
+    if factors.maximises_reward:
+        value = p["value"](stats, p["gate"], blank_outcomes(factors, stats, state), goal)[0]
+        return jnp.clip(value, p["returns"].least, p["returns"].most)
     return value_of_goal(factors, stats, p["value"], p["gate"], state, goal)
+
+
+def outcome(summary: Summary) -> Any:
+    """A function (parameters of one seed, imagined state) -> reward in units of returns, probability of an end.
+
+    None where the goal is what counts.
+    """
+    return partial(_outcome, summary.factors, summary.stats) if summary.factors.maximises_reward else None
+
+
+def _outcome(factors: FactorSpec, stats: Statistics, p: dict[str, Any], state: Array) -> tuple[Array, Array]:
+    columns = {factor.role: factor.start for factor in factors.outcomes}
+    at = columns["reward"]
+    reward = jnp.clip(state[at], stats.low[at], stats.high[at]) / p["returns"].unit
+    return reward, state[columns["end"]] if "end" in columns else jnp.zeros(())
 
 
 def _persistence(prepared: PreparedData, behaviour: BehaviourPolicy, gate: Array) -> Persistence:
@@ -158,9 +200,11 @@ def _persistence(prepared: PreparedData, behaviour: BehaviourPolicy, gate: Array
 
 
 def goal_ancestors(layout: Layout, mask: np.ndarray) -> np.ndarray:
-    """(state columns,) 1 for the state factors from which a path in the mask leads to the goal, else 0."""
+    """(state columns,) 1 for the state factors from which a path in the mask leads to the goal, or without one to the
+    reward or an end, else 0."""
     names = [f.name for f in layout.factors.state]
-    ancestors = {goal.factor for goal in layout.factors.goal} or set(names)
+    outcomes = {f.name for f in layout.factors.outcomes}
+    ancestors = {goal.factor for goal in layout.factors.goal} or outcomes or set(names)
     while True:
         parents = {
             name

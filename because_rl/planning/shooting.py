@@ -4,8 +4,9 @@ A candidate is a sequence of actions, scored in the model by the pessimistic ret
 
     J = sum_t gamma^t (P_t - P_{t-1}) - lambda sum_t gamma^t (1 - P_t) penalty_t + gamma^H (1 - P_H) V(s_H)
 
-where P_t is the probability that the goal has been reached by step t, so that the reward is paid once. Where
-candidates come from decides almost everything:
+where P_t is the probability that the goal has been reached by step t, so that the reward is paid once. Where rewards
+are to be maximised, P_t is the probability that the episode has ended, and the first sum is over
+gamma^t (1 - P_{t-1}) r_t, in units of the logged returns. Where candidates come from decides almost everything:
 
 - `behaviour`: actions drawn from the behaviour policy cloned from the data, step by step in the imagined states,
   with noise that is correlated in time. This is what energy-weighted sampling amounts to.
@@ -71,7 +72,10 @@ class PlanningModel(NamedTuple):
     """(parameters, state, goal, noise) -> action; the first column of the standard normal noise chooses the mixture
     component, the others belong to the action's columns"""
     terminal_value: Callable[[Any, Array, Array], Array]
-    """(parameters, state, goal) -> probability that the goal is still reached, discounted"""
+    """(parameters, state, goal) -> probability that the goal is still reached, discounted; or the return"""
+    outcome: Callable[[Any, Array], tuple[Array, Array]] | None = None
+    """(parameters, imagined state) -> the reward of the step before, the probability that it ended the episode; None:
+    the goal is what counts"""
 
 
 class Plan(NamedTuple):
@@ -150,21 +154,27 @@ def plan(
         """Score one candidate; where it does not follow a fixed sequence the behaviour policy acts."""
 
         def step(carry: tuple, now: tuple) -> tuple:
-            carried, at, reached, total = carry
+            carried, at, over, total = carry
             counts, given, z = now
             drawn = model.behaviour_policy(parameters, at, goal, z)
             action = jnp.clip(jnp.where(follow, given, drawn), low, high)
             carried, after, penalty = model.advance(parameters, carried, action)
-            now_reached = jnp.maximum(reached, attained(factors, after, goal))
-            gain = now_reached - reached - config.pessimism * penalty * (1 - now_reached)
-            total = total + counts * gain
-            reached = jnp.where(counts > 0, now_reached, reached)
-            return (carried, after, reached, total), action
+            if model.outcome is None:
+                now_over = jnp.maximum(over, attained(factors, after, goal))
+                gain = now_over - over
+            else:
+                reward, end = model.outcome(parameters, after)
+                now_over = 1 - (1 - over) * (1 - end)
+                gain = (1 - over) * reward
+            total = total + counts * (gain - config.pessimism * penalty * (1 - now_over))
+            over = jnp.where(counts > 0, now_over, over)
+            return (carried, after, over, total), action
 
-        start = (model.begin(parameters, state), state, attained(factors, state, goal), jnp.zeros(()))
+        over = attained(factors, state, goal) if model.outcome is None else jnp.zeros(())
+        start = (model.begin(parameters, state), state, over, jnp.zeros(()))
         actions: Array
-        (_, end, reached, total), actions = jax.lax.scan(step, start, (weight, fixed, noise))
-        return total + after_all * (1 - reached) * model.terminal_value(parameters, end, goal), actions
+        (_, end, over, total), actions = jax.lax.scan(step, start, (weight, fixed, noise))
+        return total + after_all * (1 - over) * model.terminal_value(parameters, end, goal), actions
 
     scores, actions = jax.vmap(imagine)(fixed, noise, jnp.full(n, uniform))
     noise = noise[scores.argmax()]

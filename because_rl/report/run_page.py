@@ -25,6 +25,8 @@ class RunReport:
     title: str
     grid: Grid
     """a grid of one method on one dataset: results by split, oracle, behaviour, graph, curves, maps, films"""
+    warnings: Sequence[str] = ()
+    """what to worry about, which comes first"""
     facts: Sequence[tuple[str, str]] = ()
     """(quantity, its value in words), for the overview"""
     seeds: Sequence[int] = ()
@@ -75,6 +77,14 @@ def _overview(run: RunReport) -> Html:
     return view(
         "overview",
         "Overview",
+        tag(
+            "div",
+            tag("h3", "What to worry about"),
+            tag("ul", *(tag("li", text) for text in run.warnings)),
+            class_="missing",
+        )
+        if run.warnings
+        else None,
         _cards(run, results),
         tag("div", *(_split(run, result) for result in results), class_="pair") if results else None,
         tag("h3", "The run") if run.facts else None,

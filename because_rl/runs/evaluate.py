@@ -7,7 +7,7 @@ the scenes that count. Everything else in this package reports the end of traini
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from because_rl.envs.tasks import world_class
 from because_rl.errors import BecauseError
 from because_rl.evaluation.policy_films import keep_episodes
-from because_rl.evaluation.rollout import evaluate, outcome_strings, summarise
+from because_rl.evaluation.rollout import Outcome, evaluate, evaluate_together, outcome_strings, summarise
 from because_rl.io import remove_leftovers, write_json
 from because_rl.provenance import provenance
 from because_rl.runs.folder import read_run
@@ -24,6 +24,7 @@ from because_rl.runs.processes import Tick, cores, run_in_processes, worth_proce
 from because_rl.runs.train import load_agent
 from because_rl.statistics import t_interval
 from because_rl.training.method import Agent
+from because_rl.training.side_by_side import Team
 
 
 def evaluate_run(
@@ -112,9 +113,28 @@ def evaluate_agent(
     With `keep` it also holds the actions of a solved episode and of a failed one ("episodes_kept"), to be filmed.
     """
     outcome = evaluate(agent, record["world"], split, episodes, spurious, processes=processes, tick=tick)
-    result = {key: record[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
     kept = {"episodes_kept": keep_episodes(outcome)} if keep else {}
-    return result | summarise(outcome) | {"outcomes": outcome_strings(outcome.success)} | kept
+    return _result(outcome, record, split, spurious) | kept
+
+
+def evaluate_agents(
+    agents: Sequence[Agent],
+    records: Sequence[Mapping[str, Any]],
+    split: str,
+    episodes: int,
+    spurious: int,
+    processes: int,
+    team: Team,
+) -> list[dict[str, Any]]:
+    """`evaluate_agent` for several agents of one world, which act side by side."""
+    world = records[0]["world"]
+    outcomes = evaluate_together(agents, world, split, episodes, spurious, processes=processes, team=team)
+    return [_result(outcome, record, split, spurious) for outcome, record in zip(outcomes, records, strict=True)]
+
+
+def _result(outcome: Outcome, record: Mapping[str, Any], split: str, spurious: int) -> dict[str, Any]:
+    result = {key: record[key] for key in ("method", "dataset", "world")} | {"split": split, "spurious": spurious}
+    return result | summarise(outcome) | {"outcomes": outcome_strings(outcome.success)}
 
 
 def final_and_best(rounds: list[dict[str, Any]]) -> dict[str, Any]:

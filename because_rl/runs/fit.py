@@ -5,7 +5,7 @@ The folder of a fit is complete in itself and may be moved:
     fit.json        the settings and the results
     datasets/       the log as a dataset (Minari), checked
     graph/          graph.json with a p-value for every edge, and pictures; until then what is known of it so far
-    run/            the trained models of all seeds; `load_policy` makes them an agent
+    run/            the trained models of all seeds; `because_rl.load_agent` finds the agent in it
     report/         a page with the results
 """
 
@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from because_rl.algorithms.because import Because
-from because_rl.algorithms.registry import make_method
+from because_rl.algorithms.registry import load_agent, make_method
 from because_rl.datasets.columns import Columns
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path
-from because_rl.datasets.user_dataset import add_action_codes, prepare_log, write_dataset
+from because_rl.datasets.user_dataset import complete_spec, prepare_log, write_dataset
 from because_rl.datasets.user_log import Log, read_log
 from because_rl.discovery.discover import choose_test, make_test
 from because_rl.discovery.mask import CausalMask, check_edges
@@ -41,7 +41,7 @@ from because_rl.records import read_record
 from because_rl.runs.discover import UNFINISHED, discover_dataset
 from because_rl.runs.fit_page import write_fit_page
 from because_rl.runs.folder import read_sufficiency
-from because_rl.runs.train import load_agent, train
+from because_rl.runs.train import train
 from because_rl.training.run import Report
 from because_rl.transitions import Transitions
 
@@ -91,7 +91,8 @@ def fit(
 
     Returns:
         The folder and the result, as in fit.json: episodes, transitions, notes, graph, graph_rows, undetermined,
-        sufficiency, accuracy, uncertainty, events, goal_reached, policy, why_no_policy, data, stages, report, seconds.
+        sufficiency, accuracy, uncertainty, events, goal_reached, log_return, policy, why_no_policy, data, stages,
+        report, seconds.
     """
     begin = time.monotonic()
     folder = Path(folder)
@@ -99,7 +100,7 @@ def fit(
     if factors is not None and not isinstance(factors, FactorSpec):
         columns = columns.over(Columns.from_file(factors))
     log = read_log(data, root, columns)
-    spec = add_action_codes(log, _read_spec(factors, log.factors, log.name))
+    spec = complete_spec(log, _read_spec(factors, log.factors, log.name))
     log = prepare_log(log, spec, goal)
     edges = {"force": list(force), "forbid": list(forbid)}
     settings = SETTINGS | dict(overrides or {})
@@ -141,25 +142,6 @@ def fit(
         result["seconds"] = round(time.monotonic() - begin, 1)
         write_json(folder / FIT, {"asked": asked, "result": result, "provenance": provenance()})
     return {"folder": str(folder)} | result
-
-
-def load_policy(folder: str | Path) -> PlannerAgent:
-    """The agent of a finished fit, whose `act` takes a state and a goal."""
-    folder = Path(folder)
-    if why := no_policy_reason(FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])):
-        raise BecauseError(
-            f"{folder} holds no policy: {why}.",
-            need="a goal, and actions that can be planned.",
-            fix="fit again with another factor spec; load_model gives the world model.",
-        )
-    return load_model(folder)
-
-
-def load_model(folder: str | Path) -> PlannerAgent:
-    """The same for a fit without a policy: its `predict` gives the next state and the uncertainty."""
-    agent = load_agent(Path(folder) / "run")
-    assert isinstance(agent, PlannerAgent)
-    return agent
 
 
 # The steps of a fit ------------------------------------------------------------------------------------
@@ -235,7 +217,8 @@ def _discover(folder: Path, method: Because, report: Report, edges: Mapping[str,
 
 
 def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[str, Any]:
-    agent = load_model(folder)
+    agent = load_agent(folder)
+    assert isinstance(agent, PlannerAgent)
     imagined = imagined_steps(agent, data)
     spec = FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])
     why = no_policy_reason(spec)
@@ -257,6 +240,7 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[st
         "uncertainty": imagined.uncertainty,
         "events": imagined.events,
         "goal_reached": float(data.terminated[ends].mean()) if spec.goal else None,
+        "log_return": float(np.bincount(data.episode, data.reward).mean()) if spec.maximises_reward else None,
         "policy": None if why else str(folder / "run"),
         "why_no_policy": why or None,
     }

@@ -25,6 +25,7 @@ def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
     page = RunReport(
         str(result["data"]),
         grid,
+        warnings=warnings(result),
         facts=overview(result),
         seeds=run["seeds"],
         accuracy=result["accuracy"],
@@ -35,22 +36,66 @@ def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
     return write_run_page(folder / "report", page)
 
 
+LOW_ACCURACY = 0.5
+"""R^2, or share predicted right beyond that of no change, below which a factor counts as poorly predicted."""
+FEW_EPISODES = 50
+LEAST_CONTRAST = 1.2
+"""of the uncertainty of mixed steps with that of held-out ones"""
+FEW_FORESEEN = 0.5
+"""of the switches of a binary factor"""
+
+
+def warnings(result: Mapping[str, Any]) -> list[str]:
+    """What to worry about before anything else is read, most important first."""
+    out = []
+    for row in result["accuracy"]:
+        if row["value"] is None:
+            continue
+        possible = 1.0 if row["type"] in ("continuous", "angle") else 1.0 - row["unchanged"]
+        gained = row["value"] if possible == 1.0 else (row["value"] - row["unchanged"]) / max(possible, 1e-9)
+        if gained < LOW_ACCURACY and possible > 0:
+            how = f"{row['measure']}: {row['value']:.2f}, {row['unchanged']:.2f} if nothing changed"
+            out.append(f"{row['factor']} is predicted poorly ({how}): a cause is not in the log, or chance decides.")
+    worse = [name for name, check in result["sufficiency"].items() if not check.get("suffices", True)]
+    if worse:
+        out.append(f"With all inputs {', '.join(worse)} would be predicted better: do not trust the causes shown.")
+    for row in result["events"]:
+        if row["recall"] < FEW_FORESEEN:
+            out.append(f"Of {row['switches']} switches of {row['factor']} the model foresees {row['recall']:.0%}.")
+    pairs = result["undetermined"]
+    if pairs:
+        kept = sum(bool(pair["kept"]) for pair in pairs)
+        out.append(
+            f"{len(pairs)} pairs are undetermined, {kept} of them kept in the model; each says what would decide it."
+        )
+    if result["episodes"] < FEW_EPISODES:
+        out.append(f"{result['episodes']} episodes are few: effects that count may not be established.")
+    held_out, mixed = result["uncertainty"]["held_out"], result["uncertainty"]["mixed"]
+    if mixed < LEAST_CONTRAST * held_out:
+        out.append(
+            f"The uncertainty hardly tells steps unlike the data ({mixed:.2f}) from logged ones ({held_out:.2f}):"
+            " plans may leave the data."
+        )
+    if result["goal_reached"] == 0:
+        out.append("No logged episode reaches its goal: expect little of the policy.")
+    return [*out, *(f"{note[:1].upper()}{note[1:]}." for note in result.get("notes", ()))]
+
+
 def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(quantity, its value in words) for the log, the uncertainty of the model and the policy."""
     reached, uncertainty = result["goal_reached"], result["uncertainty"]
     rows = [("log", f"{result['transitions']} transitions in {result['episodes']} episodes, every tenth held out")]
-    rows += [("note on the log", note) for note in result.get("notes", ())]
     if text := rows_used({"n": result["transitions"], "rows_used": result.get("graph_rows") or result["transitions"]}):
         rows.append(("graph", text.removeprefix(", ")))
     if result["sufficiency"]:
         rows.append(("mask in the world model", sufficiency_text(result["sufficiency"])))
     if reached is not None:
         rows.append(("episodes that end at their goal", f"{reached:.0%}"))
+    if result.get("log_return") is not None:
+        rows.append(("mean sum of rewards of an episode", f"{result['log_return']:.4g}"))
     rows.append(("uncertainty of held-out steps", f"{uncertainty['held_out']:.2f} (0 to 1)"))
     rows.append(("... of steps mixed from several", f"{uncertainty['mixed']:.2f}"))
     policy = f"none: {result['why_no_policy']}" if result["policy"] is None else result["policy"]
-    if reached == 0:
-        policy += " (no logged episode reaches its goal: expect little of it)"
     return [*rows, ("policy", policy)]
 
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
+from because_rl.training.play import Episodes, play
 from because_rl.training.run import Seeds
 from because_rl.training.saved import write_agent
 from because_rl.transitions import Transitions
@@ -102,7 +103,7 @@ class Agent(ABC):
             A number where actions are discrete, else (action columns,); with a leading n for n states.
         """
         agent = self if seed is None else self.select(seed)
-        states, single = _rows("state", state, self.factors.state_size)
+        states, single = self._states(state)
         goals = _goals_of_states(goal, self.factors, len(states))
         left = self.horizon if steps_left is None else steps_left
         if not 1 <= left <= self.horizon:
@@ -111,6 +112,50 @@ class Agent(ABC):
             )
         chosen = vote(agent._act_once(states, goals, left), discrete=self.factors.codes is not None)
         return chosen[0] if single else chosen
+
+    def choose(
+        self, controller: Controller, state: ArrayLike, goal: ArrayLike | None = None, steps_left: int | None = None
+    ) -> np.ndarray:
+        """The action of the next step of an episode, on which all seeds vote; arguments as those of `act`.
+
+        `controller`: from ``start(1)``, at the beginning of the episode; it remembers the last plan.
+        """
+        states, _ = self._states(state)
+        goals = _goals_of_states(goal if self.factors.goal else None, self.factors, len(states))
+        states, goals = (np.broadcast_to(a, (len(self.seeds), *a.shape)) for a in (states, goals))
+        actions = np.asarray(controller.act(states, goals, self.horizon if steps_left is None else steps_left))
+        return vote(actions, discrete=self.factors.codes is not None)[0]
+
+    def rollout(
+        self,
+        env: Any,
+        episodes: int = 10,
+        *,
+        seed: int | None = None,
+        first_seed: int = 0,
+        most_steps: int = 10_000,
+    ) -> Episodes:
+        """Act in an environment of Gymnasium that shows what was logged.
+
+        Args:
+            env: with observations in the columns of the state, or with `observation` and `desired_goal`.
+            episodes: how many.
+            seed: one of `seeds`, which acts alone; None: all of them vote at every step.
+            first_seed: episode k is reset with this + k.
+            most_steps: after which an episode is cut off that the environment does not end.
+
+        Returns:
+            Returns, steps and whether the environment ended it, (episodes,) each.
+        """
+        return play(self if seed is None else self.select(seed), env, episodes, first_seed, most_steps)
+
+    def _states(self, state: ArrayLike) -> tuple[np.ndarray, bool]:
+        """(n, state columns), and whether a single row was given. Outcomes of the last step need not be given."""
+        columns, observed = np.shape(state)[-1:], self.factors.observed_size
+        rows, single = _rows(
+            "state", state, self.factors.state_size if columns == (self.factors.state_size,) else observed
+        )
+        return np.pad(rows, ((0, 0), (0, self.factors.state_size - rows.shape[1]))), single
 
     def _act_once(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         """The actions of all K seeds in n states, (K, n, ...).
@@ -135,7 +180,7 @@ class Agent(ABC):
             The next state and the uncertainty in [0, 1], of one row or of n.
         """
         agent = self if seed is None else self.select(seed)
-        rows, single = _rows("state", state, self.factors.state_size)
+        rows, single = self._states(state)
         columns = encode_actions(self.factors, np.asarray(action), len(rows))
         prediction = agent._predict(rows, columns)
         return Prediction(*(part[0] for part in prediction)) if single else prediction

@@ -3,8 +3,9 @@
 A stage's state is its parameters, its optimiser and a step number; step t draws its batch and its noise from
 (seed, stage, t) alone. So a run that was stopped goes on as if it had not been.
 
-A program knows its data by shape only: rows are filled up to a multiple of ROW_STEP, and arrays inside a loss that
-is a `partial` are arguments. So one compiled program, kept in a compilation cache, serves all datasets of a world.
+A program knows its data by shape only: rows are filled up to a multiple of ROW_STEP, and arrays inside a loss or an
+`after` that is a `partial` are arguments. So one compiled program, kept in a compilation cache, serves all datasets of
+a world, and datasets that are trained side by side can be one program (`side_by_side`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ import optax
 
 from because_rl.errors import BecauseError
 from because_rl.rng import child_seed
+from because_rl.training.side_by_side import Program, describe, run_program
 
 ROW_STEP = 8192
 Batch = Mapping[str, jax.Array]
@@ -129,15 +131,15 @@ def fit(
     _check_data(stage, data)
     _check_memory(stage, data, fixed, len(seeds))
     progress = start(stage, fixed, seeds) if progress is None else progress
-    given, loss = hoist(stage.loss)
-    advance = _advance(replace(stage, loss=loss), skeleton(stage, fixed))
+    given, rest = hoist((stage.loss, stage.after))
+    program = _advance(stage, rest, skeleton(stage, fixed))
     keys = _keys(stage, seeds, "train")
     count = jnp.asarray(len(next(iter(data.values()))))
     data = {name: _filled_up(values) for name, values in data.items()}
     end = stage.steps if until is None else until
     while (done := int(progress.step[0])) < end:
         length = min(chunk - done % chunk, end - done)
-        progress, metrics, sound = advance(progress, given, data, count, fixed, keys, length=length)
+        progress, metrics, sound = run_program(program, progress, given, count, fixed, keys, rows=data, length=length)
         _check_steps(stage, np.asarray(sound), done, seeds)
         report(stage, progress, {name: np.asarray(value) for name, value in metrics.items()})
     return progress
@@ -156,17 +158,35 @@ def hoist(function: Any) -> tuple[Any, Any]:
     return eqx.partition(tree, eqx.is_array)
 
 
+def over_rows(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A program of (arrays of each seed, *arrays of rows): `function` of one seed and one row, for all of them.
+
+    It returns arrays with axes of seeds and rows. `name` is for programs that run side by side.
+    """
+    arrays, rest = hoist(function)
+
+    @jax.jit
+    def program(arrays: Any, by_seed: Any, *rows: jax.Array) -> Any:
+        axes = [0] * len(rows), [None] * len(rows)
+        one_seed = jax.vmap(eqx.combine(arrays, rest), (None, *axes[0]))
+        return jax.vmap(one_seed, (0, *axes[1]))(by_seed, *rows)
+
+    return partial(run_program, Program(name, program, describe(rest)), arrays)
+
+
 def _filled_up(values: jax.Array) -> jax.Array:
     missing = -len(values) % ROW_STEP
     return jnp.concatenate([jnp.asarray(values), jnp.zeros((missing, *values.shape[1:]), values.dtype)])
 
 
-def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[str, jax.Array], jax.Array]]:
+def _advance(stage: Stage, functions: Any, static: Any) -> Program:
+    """The program of a number of steps; `functions` are the loss and `after` without their arrays."""
     optimiser = stage.optimiser()
 
     def step(
-        progress: Progress, key: jax.Array, stage_loss: Loss, data: Batch, count: jax.Array, fixed: Any
+        progress: Progress, key: jax.Array, functions: Any, data: Batch, count: jax.Array, fixed: Any
     ) -> tuple[Progress, dict[str, jax.Array]]:
+        stage_loss, after = functions
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, progress.step))
         rows = jax.random.randint(row_key, (stage.batch,), 0, count)
         batch = {name: values[rows] for name, values in data.items()}
@@ -178,19 +198,19 @@ def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[st
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer power
             updates, state = optimiser.update(gradient, progress.optimiser, progress.params)
         params = optax.apply_updates(progress.params, updates)
-        params = eqx.filter(stage.after(eqx.combine(params, static), progress.step), eqx.is_inexact_array)
+        params = eqx.filter(after(eqx.combine(params, static), progress.step), eqx.is_inexact_array)
         return Progress(params, state, progress.step + 1), {"loss": value} | metrics
 
     @partial(jax.jit, static_argnames="length")
     def advance(
-        progress: Progress, given: Any, data: Batch, count: jax.Array, fixed: Any, keys: jax.Array, *, length: int
+        progress: Progress, given: Any, count: jax.Array, fixed: Any, keys: jax.Array, data: Batch, *, length: int
     ) -> tuple[Progress, dict[str, jax.Array], jax.Array]:
         """`length` steps; also mean metrics, and (seeds, length + 1): was each loss finite, and what came out?"""
-        loss = eqx.combine(given, stage.loss)
+        whole = eqx.combine(given, functions)
 
         def one(progress: Progress, fixed: Any, key: jax.Array) -> tuple[Progress, dict[str, jax.Array], jax.Array]:
             progress, metrics = jax.lax.scan(
-                lambda p, _: step(p, key, loss, data, count, fixed), progress, length=length
+                lambda p, _: step(p, key, whole, data, count, fixed), progress, length=length
             )
             after = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(progress.params)]).all()
             sound = jnp.append(jnp.isfinite(metrics["loss"]), after)
@@ -201,7 +221,8 @@ def _advance(stage: Stage, static: Any) -> Callable[..., tuple[Progress, dict[st
         # An axis of one seed costs a CPU a third of its speed.
         return jax.tree.map(lambda a: a[None], one(*jax.tree.map(lambda a: a[0], (progress, fixed, keys))))
 
-    return advance
+    descent = (stage.steps, stage.rate, stage.decay) if stage.rule is None else stage.rule
+    return Program(stage.name, advance, describe((stage.batch, descent, functions, static)))
 
 
 def _check_data(stage: Stage, data: Batch) -> None:

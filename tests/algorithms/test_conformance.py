@@ -23,7 +23,9 @@ from because_rl.errors import BecauseError
 from because_rl.io import read_arrays
 from because_rl.planning.agent import PlannerAgent
 from because_rl.rng import stream
+from because_rl.training import side_by_side
 from because_rl.training.run import Run
+from because_rl.training.side_by_side import Team
 from because_rl.training.stage import skeleton, start
 from tests.support import LENGTH, lamps, logged, small
 
@@ -207,6 +209,50 @@ def test_a_seed_learns_the_same_alone(name, world):
             np.testing.assert_allclose(values[:, 0], both[stage][metric][:, 1], rtol=rtol, atol=1e-3, err_msg=metric)
         losses = both[stage]["loss"]
         assert not np.allclose(losses[:, 0], losses[:, 1], rtol=1e-4)  # seeds differ
+
+
+def other_data(world):
+    """Another dataset of a world: the same episodes in another order, the last of them cut off."""
+    data = data_of(world)
+    rows = stream(0, "order").permutation(data.episodes)[:, None] * LENGTH + np.arange(LENGTH)
+    rows, count = rows.reshape(-1), len(data) - 3
+    arrays = {name: getattr(data, name)[rows][:count] for name in ("state", "action", "next_state", "goal", "reward")}
+    return replace(data, **arrays, **{name: getattr(data, name)[:count] for name in ("terminated", "episode", "step")})
+
+
+MERGED = ("because", "mopo", "td3bc", "icil", "cdl")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "world", "merged"),
+    [(name, "lamps", False) for name in DISTINCT] + [(name, "crash", True) for name in MERGED],
+)
+def test_datasets_side_by_side_learn_what_each_learns_alone(name, world, merged, monkeypatch):
+    """To the bit where they share what is compiled, as on a CPU; to rounding where they are one program."""
+    datasets, calls, original = [data_of(world), other_data(world)], [], Team._run_same
+
+    def count_calls(team, group):
+        calls.append((group[0].program.name, len(group)))
+        return original(team, group)
+
+    def learn_and_act(data):
+        run = Run((0, 1), chunk=CHUNK)
+        return run.history, acts(make(name).fit(data, run), data)
+
+    alone = [learn_and_act(data) for data in datasets]
+    monkeypatch.setattr(side_by_side, "merges", lambda: merged)
+    monkeypatch.setattr(Team, "_run_same", count_calls)
+    together = Team().run([partial(learn_and_act, data) for data in datasets])
+    assert {count for stage, count in calls if stage in alone[0][0]} == {2}
+    for (history, actions), (wanted, wanted_actions) in zip(together, alone, strict=True):
+        assert history.keys() == wanted.keys()
+        for stage, metric in ((name, metric) for name in wanted for metric in wanted[name]):
+            tolerance = {"rtol": 1e-2, "atol": 1e-3} if merged else {"rtol": 0.0}
+            np.testing.assert_allclose(history[stage][metric], wanted[stage][metric], **tolerance, err_msg=metric)
+        np.testing.assert_allclose(actions, wanted_actions, atol=1e-2 if merged else 0.0)
+    losses = [next(iter(history.values()))["loss"] for history, _ in together]
+    assert not np.allclose(*losses, rtol=1e-4)  # datasets differ
 
 
 @pytest.mark.parametrize(

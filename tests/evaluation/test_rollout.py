@@ -17,7 +17,16 @@ from because_rl.evaluation.oracle_crash import CRASH, SHOOTING, CrashOracle
 from because_rl.evaluation.oracle_lift import LiftOracle
 from because_rl.evaluation.oracle_planner import make_oracle, oracle_outcome
 from because_rl.evaluation.oracle_unlock import UnlockOracle
-from because_rl.evaluation.rollout import SUBCASES, Outcome, evaluate, layouts, legal, roll, summarise
+from because_rl.evaluation.rollout import (
+    SUBCASES,
+    Outcome,
+    evaluate,
+    evaluate_together,
+    layouts,
+    legal,
+    roll,
+    summarise,
+)
 from because_rl.rng import stream
 from because_rl.runs.oracle import oracle
 from because_rl.training.method import Controller
@@ -166,6 +175,28 @@ def test_seeds_act_side_by_side_in_the_same_scenes():
     assert summary["per_seed"] == [1.0, 0.0]
     assert (summary["low95"], summary["high95"]) == (0.0, 1.0)
     assert summary["steps"] == pytest.approx(outcome.hidden["fewest_steps"].mean())
+
+
+class OneSeed(TwoSeeds):
+    """Picks at random."""
+
+    seeds = (3,)
+
+    def act(self, state, goal, steps_left):
+        assert state.shape == (1, self.worlds, 110)
+        return stream(self.seed, "pick", steps_left).integers(0, 6, state.shape[:2])
+
+
+def test_agents_in_one_batch_of_worlds_do_what_each_does_alone():
+    agents, ticks = [OneSeed(), TwoSeeds(), OneSeed()], []
+    together = evaluate_together(agents, "unlock", "I", 5, tick=lambda: ticks.append(1))
+    assert len(ticks) == 15
+    for agent, outcome in zip(agents, together, strict=True):
+        alone = evaluate(agent, "unlock", "I", 5)
+        np.testing.assert_array_equal(outcome.success, alone.success)
+        np.testing.assert_array_equal(outcome.steps, alone.steps)
+        np.testing.assert_array_equal(outcome.actions[: len(alone.actions)], alone.actions)
+        assert outcome.hidden.keys() == alone.hidden.keys()
 
 
 def test_the_acting_seed_does_not_change_the_scenes():

@@ -8,8 +8,10 @@ import pytest
 
 from because_rl.algorithms.registry import METHODS, make_method
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid import grid
-from because_rl.experiments.grid.grid import choose, code_version, jobs, read_grid
+from because_rl.experiments.grid import source
+from because_rl.experiments.grid.cells import join_jobs
+from because_rl.experiments.grid.grid import choose, jobs, read_grid
+from because_rl.experiments.grid.source import code_version
 from tests.experiments.support import SMALL, SPEC, grid_jobs, keys
 from tests.support import REPOSITORY
 
@@ -76,7 +78,7 @@ def test_seeds_in_groups_are_jobs_of_their_own():
 def package(tmp_path, monkeypatch):
     """A copy of the package's source, of which `version` computes the hash."""
     shutil.copytree(REPOSITORY / "because_rl", tmp_path / "because_rl", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(grid, "PACKAGE", tmp_path / "because_rl")
+    monkeypatch.setattr(source, "PACKAGE", tmp_path / "because_rl")
     return tmp_path / "because_rl"
 
 
@@ -182,3 +184,21 @@ def test_choosing_methods_and_settings():
     assert chosen.set == {"batch": "32"}
     with pytest.raises(BecauseError, match=r"'mopo'.*td3bc"):
         choose(base, ["td3bc"], {"mopo:members": 2})
+
+
+def test_joined_jobs_hold_the_same_cells_in_groups_of_datasets():
+    changes = {
+        "methods": {"ccil": SMALL, "td3bc": SMALL},
+        "worlds": ["unlock", "crash"],
+        "policies": ["random", "expert"],
+    }
+    single = grid_jobs(dataset_seeds=[0, 1, 2], **changes)
+    joint = join_jobs(single, 4)
+    assert join_jobs(single, 1) == single
+    assert [len(job.trainings) for job in joint] == [4, 4, 2, 2, 4, 4, 2, 2]
+    assert keys(joint) == keys(single) == keys(part for job in joint for part in job.trainings)
+    assert len({job.key for job in joint}) == len(joint)
+    for job in joint:
+        assert len({(cell["method"], cell["recipe"]["world"]) for cell in job.cells.values()}) == 1
+    assert joint == join_jobs(grid_jobs(dataset_seeds=[0, 1, 2], together=4, **changes), 4)
+    assert len(join_jobs(grid_jobs(seeds=5, group=2), 9)) == 2  # of two seeds, and of one

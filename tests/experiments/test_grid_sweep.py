@@ -20,6 +20,16 @@ from because_rl.runs.train import train
 from tests.experiments.small_sweep import SmallCompute
 from tests.experiments.support import SMALL, SPEC, command, grid_jobs, tables
 
+WITH_MODEL = {
+    "hidden": 8,
+    "batch": 16,
+    "world_steps": 40,
+    "behaviour_steps": 40,
+    "behaviour_hidden": 8,
+    "value_steps": 40,
+}
+"""Settings of a small method that plans."""
+
 
 class FullDisk:
     """After `space(n)` the n-th flush of a file (or folder) to disk fails, and all after it; None: none fails."""
@@ -219,3 +229,50 @@ def test_a_full_disk_while_training_loses_nothing(tmp_path, monkeypatch, compile
         assert run(folder.name).code == 0
         assert tables(folder) == wanted
         assert not list(work.iterdir())  # removed once all is evaluated
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("methods", [{"ccil": SMALL}, {"because": WITH_MODEL}], ids=["ccil", "because"])
+def test_datasets_side_by_side_give_the_cells_of_separate_jobs(tmp_path, monkeypatch, compile_cache, spec, methods):
+    """Although one of them fails, the disk is full in the middle, and the sweep goes on from there."""
+    spec.write_text(json.dumps(SPEC | {"methods": methods, "dataset_seeds": [500, 501], "seeds": 1, "episodes": 2}))
+    train, asked, disk = TrainAndEvaluate.train, [], FullDisk(monkeypatch)
+
+    def run(folder, *options):
+        where = ("--root", tmp_path, "-o", tmp_path / folder, "--work", tmp_path / "work" / folder)
+        return command("sweep", spec, *where, "--compile-cache", compile_cache, "--workers", 0, *options)
+
+    def fail_at(part):
+        def fail(self, job):
+            asked.append(job.key)
+            if part in job.key:
+                raise BecauseError("Got no data.", need="data.", fix="collect it.")
+            return train(self, job)
+
+        monkeypatch.setattr(TrainAndEvaluate, "train", fail)
+
+    assert run("alone").code == 0
+    wanted = cells_without_times(tmp_path / "alone")
+    disk.space(8)  # while both are trained
+    ended = run("joint", "--together", 2)
+    assert (ended.code, "No space left" in " ".join(ended.text.split())) == (2, True)
+    disk.space(None)
+    fail_at("seed501")
+    ended = run("joint", "--together", 2)
+    assert (ended.code, "no data" in ended.text) == (1, True)
+    assert cells_without_times(tmp_path / "joint") == {key: wanted[key] for key in wanted if "seed501" not in key}
+    fail_at("nothing")
+    asked.clear()
+    assert run("joint", "--together", 2, "--retry-failed").code == 0
+    assert cells_without_times(tmp_path / "joint") == wanted
+    assert len(asked) == len(methods)
+    assert all("seed501" in key for key in asked)
+    assert tables(tmp_path / "joint") == tables(tmp_path / "alone")
+    assert not list((tmp_path / "work" / "joint").glob("*-n20-*"))  # no run is left
+
+
+def cells_without_times(folder):
+    """Key -> what a cell says of training and success."""
+    cells = {file.stem: json.loads(file.read_text()) for file in (folder / "cells").iterdir()}
+    leave = ("seconds", "provenance", "sha256")
+    return {key: {name: cell[name] for name in cell if name not in leave} for key, cell in cells.items()}

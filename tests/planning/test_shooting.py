@@ -72,6 +72,30 @@ def test_shooting_reaches_the_goal_with_one_compiled_program(method, proposals):
     assert program._cache_size() == 1
 
 
+def rewarded(reward, end):
+    """The point mass with a reward and an end of its own, and nothing beyond the horizon."""
+    return POINT._replace(
+        outcome=lambda penalty, state: (reward(state[0]), end(state[0])), terminal_value=lambda *_: jnp.zeros(())
+    )
+
+
+def test_a_plan_for_rewards_goes_where_they_are_and_stays():
+    model = rewarded(lambda x: -jnp.abs(x - 0.3), lambda x: jnp.zeros(()))
+    config = replace(CONFIG, population=256, hold=1)
+    assert shoot(config, 0.0, 8, model=model).actions[0] > 0.5
+    assert shoot(config, 0.0, 8, model=model, state=jnp.asarray([0.6, 0.0])).actions[0] < 0
+
+
+@pytest.mark.parametrize(("pays", "towards"), [(-1.0, 1), (1.0, -1)])
+def test_plans_seek_an_end_where_steps_cost_and_else_shun_it(pays, towards):
+    model = rewarded(lambda x: jnp.full((), pays), lambda x: (x > 0.3).astype(jnp.float32))
+    moving = jnp.asarray([0.0, 0.05])
+    best = shoot(CONFIG, 0.0, 8, model=model, state=moving)
+    assert jnp.sign(best.actions[0, 0]) == towards
+    whole = sum(pays * G**t for t in range(8))
+    assert best.score == pytest.approx(whole, abs=0.01) if pays > 0 else best.score > whole + 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["best", "cem"])
 def test_the_last_plan_is_kept(method):

@@ -1,12 +1,14 @@
-"""Look up finished cells: those of this version of the source or, on request, of any version."""
+"""Which cells are finished, by this version of the source or, on request, by any; and the jobs for the others."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from because_rl.datasets.paths import current_id
+from because_rl.experiments.grid.grid import address
 from because_rl.experiments.grid.runner import Job, cell_file, read_cell
 
 NOT_COMPARED = ("label", "code", "source")
@@ -42,6 +44,33 @@ def missing_jobs(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> l
     finished = find_cells(jobs, folder, any_code)
     rest = [Job(job.key, {key: head for key, head in job.cells.items() if key not in finished}) for job in jobs]
     return [job for job in rest if job.cells]
+
+
+def join_jobs(jobs: Sequence[Job], together: int) -> list[Job]:
+    """The same cells in fewer jobs: of one method and world, up to `together` datasets are one job.
+
+    Its trainings run side by side (`training.side_by_side`), and a cell does not depend on which others are beside it.
+    """
+    alike: dict[str, list[Job]] = {}
+    for job in jobs:
+        head = next(iter(job.cells.values()))
+        same: list[Any] = [job.key]
+        if "method" in head:  # it is trained
+            same = [head[name] for name in ("method", "config", "chunk", "code")]
+            same += [head["recipe"]["world"], head["recipe"]["spurious"], len(head["seeds"])]
+        alike.setdefault(json.dumps(same, sort_keys=True), []).append(job)
+    parts = [group[k : k + together] for group in alike.values() for k in range(0, len(group), together)]
+    place = {job.key: n for n, job in enumerate(jobs)}
+    return [_joint_job(part) for part in sorted(parts, key=lambda part: place[part[0].key])]
+
+
+def _joint_job(parts: Sequence[Job]) -> Job:
+    if len(parts) == 1:
+        return parts[0]
+    head = next(iter(parts[0].cells.values()))
+    prefix = f"{head['method']}-{head['recipe']['world']}-{len(parts)}-datasets"
+    cells = {key: cell for part in parts for key, cell in part.cells.items()}
+    return Job(address(prefix, {"parts": [part.key for part in parts]}), cells, tuple(parts))
 
 
 def _cells_by_first_word(folder: Path) -> dict[str, list[dict[str, Any]]]:

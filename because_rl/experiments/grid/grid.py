@@ -8,17 +8,15 @@ anyone who asks for it, and any change that matters makes another cell.
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +24,16 @@ from because_rl.datasets.paths import dataset_path, home_folder, short_name
 from because_rl.datasets.recipe import FORMAT, Recipe
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS, check_simulator, world_class
 from because_rl.errors import BecauseError, check_name
-from because_rl.experiments.grid.runner import Job, StopSweep, claim, finished
+from because_rl.experiments.grid.runner import Job, StopSweep, claim, finished, stops_sweep
+from because_rl.experiments.grid.source import code_version
 from because_rl.io import exclusive, read_yaml, sha256
 from because_rl.provenance import provenance
 from because_rl.runs.compilation import use_compilation_cache
+
+if TYPE_CHECKING:  # they import JAX, which the list of jobs does not need
+    from because_rl.training.method import Agent
+    from because_rl.training.side_by_side import Team
+    from because_rl.transitions import Transitions
 
 MAX_SEEDS = 1000
 ONE_STEP_EPISODES = 50
@@ -66,6 +70,8 @@ class Grid:
     """settings of all methods"""
     chunk: int = 2000
     """training steps between two checkpoints (those of ten seeds are large files)"""
+    together: int = 1
+    """number of datasets of a world on which a method is trained and evaluated side by side (`cells.join_jobs`)"""
 
 
 def read_grid(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Grid:
@@ -108,7 +114,7 @@ def jobs(grid: Grid) -> list[Job]:
     Neighbours are different methods, hence different programs: workers that begin together do not all compile the same
     one, and on a world's next dataset they find the programs in the compilation cache.
     """
-    for name in ("episodes", "chunk"):
+    for name in ("episodes", "chunk", "together"):
         if getattr(grid, name) < 1:
             raise BecauseError(f"Got {name}={getattr(grid, name)}.", need="at least 1.", fix="give a larger number.")
     by_key: dict[str, Job] = {}
@@ -151,69 +157,6 @@ def _training(
 def address(prefix: str, head: Mapping[str, Any]) -> str:
     """The key of a cell or job: a readable prefix, and a hash of the data that decide its result."""
     return f"{prefix}-{sha256(json.dumps(head, sort_keys=True).encode())[:16]}"
-
-
-SHARED_SOURCE = (
-    "envs",
-    "datasets",
-    "evaluation/rollout.py",
-    "evaluation/one_step.py",
-    "factors.py",
-    "graph.py",
-    "rng.py",
-    "transitions.py",
-)
-"""Source that decides the results of every method, in addition to the method's own."""
-LEARNING_PACKAGES = ("algorithms", "models", "planning", "training", "discovery")
-PACKAGE = Path(__file__).resolve().parents[2]
-
-
-@cache
-def code_version(method: str | None = None) -> str:
-    """A hash of the source that decides a method's results (None: those of all methods).
-
-    Docs, commands, reports and other methods are left out.
-    """
-    from because_rl.algorithms.registry import METHODS
-
-    if method is None:
-        own = [file for folder in LEARNING_PACKAGES for file in (PACKAGE / folder).rglob("*.py")]
-    else:
-        imported = imported_files(METHODS[method].method.__module__)
-        own = [file for file in imported if file.relative_to(PACKAGE).parts[0] in LEARNING_PACKAGES]
-    for path in map(PACKAGE.joinpath, SHARED_SOURCE):
-        own += path.rglob("*.py") if path.is_dir() else [path]
-    return hash_files(own)
-
-
-def hash_files(files: Iterable[Path]) -> str:
-    """A hash of the names and contents of files of this package."""
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(f"{file.relative_to(PACKAGE).as_posix()}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def imported_files(module: str) -> set[Path]:
-    """The source files of a module of this package and of all that it imports from the package, directly or not."""
-    files, modules = set[Path](), [module]
-    while modules:
-        file = PACKAGE.joinpath(*modules.pop().split(".")[1:]).with_suffix(".py")
-        if file in files or not file.is_file():
-            continue
-        files.add(file)
-        modules += _imported_names(file.read_text("utf-8"))
-    return files
-
-
-@cache
-def _imported_names(source: str) -> tuple[str, ...]:
-    """What a source imports from this package: modules, and names in them, which may be modules too."""
-    names: list[str] = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE.name}."):
-            names += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return tuple(names)
 
 
 # The combinations --------------------------------------------------------------------------------------
@@ -295,27 +238,69 @@ class TrainAndEvaluate:
     """number of processes that share the simulation of slow worlds"""
 
     def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        import jax
+        from because_rl.discovery.regression.threads import one_blas_thread
+        from because_rl.training.side_by_side import Team
 
-        from because_rl.runs.evaluate import evaluate_agent
+        self.start_programs()
+        team, parts = Team(), [part for part in job.trainings if not part.cells.keys().isdisjoint(missing)]
+        with one_blas_thread():  # for all: each sets back what it found, and they do not end in order
+            outcomes = team.run([partial(self._train_and_load, part) for part in parts])
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        if fatal := [error for error in failures if stops_sweep(error)]:
+            raise fatal[0]
+        trained = {part.key: run for part, run in zip(parts, outcomes, strict=True) if not isinstance(run, Exception)}
+        same_scenes: dict[tuple[str, int, int], list[tuple[str, _Trained]]] = {}
+        for part in (part for part in parts if part.key in trained):
+            for key in (key for key in missing if key in part.cells):
+                cell = part.cells[key]
+                scenes = cell["split"], cell["episodes"], cell["spurious"]
+                same_scenes.setdefault(scenes, []).append((key, trained[part.key]))
+        waiting = list(same_scenes.items())
+        while waiting:
+            scenes, cells = waiting.pop(0)
+            try:
+                results = self._evaluate(job, scenes, cells, team)
+            except Exception as error:
+                if len(cells) == 1:
+                    failures.append(error)
+                else:  # one of them is at fault
+                    waiting = [(scenes, [cell]) for cell in cells] + waiting
+            else:
+                yield from results
+        if failures:
+            raise failures[0]
+        for key in () if self.keep_runs else trained:
+            shutil.rmtree(self.run_folder(key))
+
+    def _train_and_load(self, job: Job) -> _Trained:
         from because_rl.runs.folder import read_run
         from because_rl.runs.train import load_agent, load_for_training
 
-        self.start_programs()
-        run = self.run_folder(job)
-        trained = self.train(job)
-        agent, record = load_agent(run), read_run(run)
-        data = load_for_training(record["dataset"], self.root)
-        common = {"data_sha256": record["data_sha256"], "stages": trained["stages"]}
-        for key in missing:
-            cell, begin = job.cells[key], time.monotonic()
-            result = evaluate_agent(agent, record, cell["split"], cell["episodes"], cell["spurious"], self.processes)
-            result |= _model_metrics(agent, data, recipe_of(cell), cell["split"])
-            seconds = {"training": trained["seconds"], "evaluation": round(time.monotonic() - begin, 2)}
-            origin = provenance(device=jax.devices()[0].device_kind)
-            yield key, result | common | {"seconds": seconds, "provenance": origin}
-        if not self.keep_runs:
-            shutil.rmtree(run)
+        summary, run = self.train(job), self.run_folder(job)
+        record = read_run(run)
+        return _Trained(load_agent(run), record, load_for_training(record["dataset"], self.root), summary)
+
+    def _evaluate(
+        self, job: Job, scenes: tuple[str, int, int], cells: Sequence[tuple[str, _Trained]], team: Team
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """The results of cells with the same scenes, whose agents act side by side."""
+        import jax
+
+        from because_rl.runs.evaluate import evaluate_agents
+
+        begin, runs = time.monotonic(), [run for _, run in cells]
+        results = evaluate_agents(
+            [run.agent for run in runs], [run.record for run in runs], *scenes, self.processes, team
+        )
+        recipes = [recipe_of(job.cells[key]) for key, _ in cells]
+        works = [partial(_model_metrics, r.agent, r.data, c, scenes[0]) for r, c in zip(runs, recipes, strict=True)]
+        for run, result, metrics in zip(runs, results, team.run(works), strict=True):
+            if isinstance(metrics, Exception):
+                raise metrics
+            seconds = {"training": run.summary["seconds"], "evaluation": round(time.monotonic() - begin, 2)}
+            result |= metrics | {"data_sha256": run.record["data_sha256"], "stages": run.summary["stages"]}
+            result |= {"seconds": seconds, "provenance": provenance(device=jax.devices()[0].device_kind)}
+        return [(key, result) for (key, _), result in zip(cells, results, strict=True)]
 
     def start_programs(self) -> None:
         """Before a job: set the compilation cache, and drop the last job's programs, which this one cannot use."""
@@ -344,15 +329,26 @@ class TrainAndEvaluate:
 
     def tidy(self, jobs: Sequence[Job], folder: Path) -> None:
         """Remove the runs of finished jobs whose workers were killed before they could."""
-        for job in jobs:
+        for job in (part for whole in jobs for part in whole.trainings):
             if self.keep_runs or not self.run_folder(job).exists() or not finished(folder, job):
                 continue
             with claim(folder, job) as claimed:
                 if claimed:
                     shutil.rmtree(self.run_folder(job))
 
-    def run_folder(self, job: Job) -> Path:
-        return (self.work or home_folder(self.root) / "sweep") / job.key
+    def run_folder(self, job: Job | str) -> Path:
+        """Of a job of one training, or of its key."""
+        return (self.work or home_folder(self.root) / "sweep") / (job if isinstance(job, str) else job.key)
+
+
+class _Trained(NamedTuple):
+    """A training as its evaluations need it."""
+
+    agent: Agent
+    record: Mapping[str, Any]
+    data: Transitions
+    summary: Mapping[str, Any]
+    """of `runs.train.train`"""
 
 
 def _model_metrics(agent: Any, data: Any, recipe: Recipe, split: str) -> dict[str, Any]:

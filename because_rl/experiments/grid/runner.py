@@ -48,6 +48,13 @@ class Job:
     key: str
     cells: Mapping[str, Mapping[str, Any]]
     """key of a cell -> its head: plain data that says what is computed, and that its result file repeats"""
+    parts: tuple[Job, ...] = ()
+    """where it joins several trainings: a job for each, with its own cells"""
+
+    @property
+    def trainings(self) -> tuple[Job, ...]:
+        """Its parts, or itself."""
+        return self.parts or (self,)
 
 
 Compute = Callable[[Job, Sequence[str]], Iterable[tuple[str, Mapping[str, Any]]]]

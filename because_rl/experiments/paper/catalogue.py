@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid.cells import find_cells, missing_jobs
+from because_rl.experiments.grid.cells import find_cells, join_jobs, missing_jobs
 from because_rl.experiments.grid.grid import TrainAndEvaluate
 from because_rl.experiments.grid.runner import Report, failures, sweep
 from because_rl.experiments.paper.energy_maps import FIG_ENERGY
@@ -66,6 +66,7 @@ def run_missing(
     all_jobs = merge_jobs(*(experiment.jobs(scale) for experiment in EXPERIMENTS.values()))
     wanted = {job.key: tuple(job.cells) for job in missing_jobs(all_jobs, results, any_code)}
     jobs = missing_jobs(merge_jobs(*(EXPERIMENTS[name].jobs(scale) for name in names)), results, any_code)
+    jobs = join_jobs(jobs, scale.grid.together)
     compute = Measure(training, results, wanted)
     sweep(jobs, compute, results, workers=workers, retry_failed=retry_failed, report=report)
     compute.tidy(jobs, results)

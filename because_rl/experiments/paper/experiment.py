@@ -17,9 +17,10 @@ from matplotlib.figure import Figure
 
 from because_rl.experiments.formatting import csv_text
 from because_rl.experiments.grid.compare import Runs
-from because_rl.experiments.grid.grid import address, hash_files, imported_files
+from because_rl.experiments.grid.grid import address
 from because_rl.experiments.grid.grid import jobs as grid_jobs
 from because_rl.experiments.grid.runner import Job
+from because_rl.experiments.grid.source import hash_files, imported_files
 from because_rl.experiments.paper.scale import Scale
 from because_rl.io import write_json, write_text
 from because_rl.provenance import provenance

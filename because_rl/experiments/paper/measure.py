@@ -42,6 +42,10 @@ class Measure:
         agent = cache(lambda: load_agent(run))  # loaded once for all measures that need it
         if success:
             yield from replace(self.training, keep_runs=True)(job, success)
+        if job.parts:
+            for part in job.parts:
+                yield from self(part, [key for key in measures if key in part.cells])
+            return
         for key in measures:
             cell = job.cells[key]
             if "method" not in cell:
@@ -71,7 +75,8 @@ class Measure:
 
     def tidy(self, jobs: Sequence[Job], folder: Path) -> None:
         """Remove the runs of complete jobs whose workers were killed before they could."""
-        self.training.tidy([job for job in jobs if self._complete(job, ())], folder)
+        trainings = [part for job in jobs for part in job.trainings]
+        self.training.tidy([part for part in trainings if self._complete(part, ())], folder)
 
 
 # Measures of a trained run -----------------------------------------------------------------------------

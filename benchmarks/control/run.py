@@ -1,0 +1,232 @@
+"""Is the policy of `because fit` better than what made the log? Gymnasium's classic control, as it comes, with rewards.
+
+    log      episodes of a mediocre operator, in an NPZ file with rewards, ends and no goal
+    fit      as a user would: `because fit LOG --factors FACTORS`, with its default settings
+    act      the policy and the operator in the real environment, from the same first states
+
+The policy is better where its mean return, over seeds and episodes, is above the operator's with p < .05 (one-sided,
+paired by first states; the seeds of training are averaged first, so that an episode counts once).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from scipy import stats
+
+from because_rl.algorithms.registry import load_agent
+from because_rl.errors import BecauseError
+from because_rl.factors import FactorSpec, pack
+from because_rl.io import read_json, write_arrays, write_json
+from because_rl.provenance import provenance
+from because_rl.rng import child_seed, stream
+from because_rl.runs.fit import fit
+from because_rl.training.method import Agent
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An environment, and an operator who is not good at it."""
+
+    id: str
+    episodes: int
+    """in the log"""
+    factors: FactorSpec
+    operator: Callable[[np.ndarray], Any]
+    """observation -> the action that he means to take"""
+    slips: float
+    """share of steps with a random action instead"""
+
+
+def _continuous(*names: str) -> tuple:
+    return pack(*((name, 1, "continuous") for name in names))
+
+
+def _one_hot(name: str, count: int) -> tuple:
+    return pack((name, count, "categorical" if count > 1 else "binary"))
+
+
+def swing_up(observed: np.ndarray) -> np.ndarray:
+    """Pumps energy into the pendulum, and brakes where it stands up."""
+    cos, sin, speed = observed
+    if cos > 0.9:
+        return np.clip(np.array([-8.0 * np.arctan2(sin, cos) - 2.0 * speed]), -2, 2)
+    return np.array([1.5 * np.sign(speed)])
+
+
+PROBLEMS: dict[str, Problem] = {
+    "pendulum": Problem(
+        "Pendulum-v1", 60, FactorSpec(_continuous("cos", "sin", "speed"), _continuous("torque")), swing_up, 0.5
+    ),
+    "cartpole": Problem(
+        "CartPole-v1",
+        150,
+        FactorSpec(_continuous("position", "velocity", "angle", "rotation"), _one_hot("push", 2)),
+        lambda s: int(s[2] + 0.3 * s[3] > 0),
+        0.7,
+    ),
+    "acrobot": Problem(
+        "Acrobot-v1",
+        40,
+        FactorSpec(_continuous("cos1", "sin1", "cos2", "sin2", "speed1", "speed2"), _one_hot("torque", 3)),
+        lambda s: 2 if s[4] < 0 else 0,
+        0.6,
+    ),
+    "mountaincar": Problem(
+        "MountainCarContinuous-v0",
+        40,
+        FactorSpec(_continuous("position", "velocity"), _continuous("push")),
+        lambda s: np.array([0.8 * np.sign(s[1] + 1e-9)], np.float32),
+        0.5,
+    ),
+}
+
+
+def control(
+    keep: Path,
+    problems: Sequence[str] = (),
+    log_seeds: Sequence[int] = (0,),
+    seeds: int = 3,
+    episodes: int = 50,
+    settings: Mapping[str, str] | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Fit logs and compare the policies with the operators.
+
+    Args:
+        keep: a folder for logs, fits and results; what is there is not made again.
+        problems: of `PROBLEMS`; empty: all of them.
+        log_seeds: of the logs and of first states, one row each.
+        seeds: of training, as one program.
+        episodes: in the real environment, for the operator and each seed.
+        settings: of BECAUSE, beside those of `because fit`.
+        report: called with (rows finished, rows in all).
+
+    Returns:
+        A row for each problem and log, as `compare` gives it.
+    """
+    if unknown := set(problems) - set(PROBLEMS):
+        raise BecauseError(
+            f"There is no problem {min(unknown)!r}.", need=f"one of {', '.join(PROBLEMS)}.", fix="correct it."
+        )
+    pairs = [(name, seed) for name in problems or PROBLEMS for seed in log_seeds]
+    chosen = "-".join(map("=".join, (settings or {}).items())) or "default"
+    rows = []
+    for done, (name, seed) in enumerate(pairs):
+        report(done, len(pairs))
+        folder = keep / f"{name}-{seed}"
+        file = folder / f"{chosen}-{seeds}-{episodes}.json"
+        if not file.exists():
+            write_json(file, _row(name, seed, folder, chosen, seeds, episodes, settings) | {"provenance": provenance()})
+        rows.append(read_json(file))
+    report(len(pairs), len(pairs))
+    return {"rows": rows, "provenance": provenance(settings=dict(settings or {}), seeds=seeds, episodes=episodes)}
+
+
+def _row(
+    name: str, seed: int, folder: Path, chosen: str, seeds: int, episodes: int, settings: Mapping[str, str] | None
+) -> dict[str, Any]:
+    problem, log = PROBLEMS[name], folder / "log.npz"
+    if not log.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_arrays(log, make_log(problem, stream(seed, "control", name)))
+    start = time.monotonic()
+    result = fit(log, problem.factors, folder / chosen, None, range(seeds), settings, resume=True)
+    fitted = time.monotonic()
+    first = [child_seed(seed, "first state", k) % 2**31 for k in range(episodes)]
+    rng = stream(seed, "control", name, "operator")
+    operator = np.array([play(problem, s, lambda state: act(problem, state, rng)) for s in first])
+    policy = returns_of_agent(problem, load_agent(folder / chosen), first)
+    return {
+        "problem": name,
+        "seed": seed,
+        **compare(policy, operator),
+        "episodes": result["episodes"],
+        "transitions": result["transitions"],
+        "log_return": result["log_return"],
+        "graph": result["graph"],
+        "fit_seconds": round(fitted - start, 1),
+        "act_seconds": round(time.monotonic() - fitted, 1),
+    }
+
+
+def act(problem: Problem, state: np.ndarray, rng: np.random.Generator) -> Any:
+    """The operator's action, or a slip."""
+    intended = problem.operator(state)
+    if rng.uniform() >= problem.slips:
+        return intended
+    if isinstance(intended, int):
+        return int(rng.integers(problem.factors.action_size))
+    space: Any = gymnasium.make(problem.id).action_space
+    return rng.uniform(space.low, space.high).astype(np.float32)
+
+
+def make_log(problem: Problem, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Flat arrays with one row per step."""
+    env = gymnasium.make(problem.id)
+    rows: dict[str, list] = {
+        name: [] for name in ("observations", "actions", "next_observations", "rewards", "terminations", "truncations")
+    }
+    for _ in range(problem.episodes):
+        state, over = env.reset(seed=int(rng.integers(2**31)))[0], False
+        while not over:
+            action = act(problem, state, rng)
+            after, reward, terminated, truncated, _ = env.step(action)
+            for array, value in zip(rows.values(), (state, action, after, reward, terminated, truncated), strict=True):
+                array.append(value)
+            state, over = after, terminated or truncated
+    return {name: np.asarray(values) for name, values in rows.items()}
+
+
+def play(problem: Problem, first: int, policy: Callable[[np.ndarray], Any]) -> float:
+    """The return of one episode."""
+    env = gymnasium.make(problem.id)
+    state, total, over = env.reset(seed=first)[0], 0.0, False
+    while not over:
+        state, reward, terminated, truncated, _ = env.step(policy(state))
+        total, over = total + float(reward), terminated or truncated
+    return total
+
+
+def returns_of_agent(problem: Problem, agent: Agent, first: Sequence[int]) -> np.ndarray:
+    """(seeds, episodes) returns; all episodes of all seeds are stepped together."""
+    count = len(agent.seeds), len(first)
+    envs = [[gymnasium.make(problem.id) for _ in first] for _ in agent.seeds]
+    state = np.array([[env.reset(seed=s)[0] for env, s in zip(row, first, strict=True)] for row in envs])
+    total, live = np.zeros(count), np.ones(count, bool)
+    controller, goal = agent.start(len(first)), np.zeros((*count, 0), np.float32)
+    pad = ((0, 0), (0, 0), (0, agent.factors.state_size - state.shape[2]))
+    while live.any():
+        actions = controller.act(np.pad(state, pad), goal, agent.horizon)
+        for k, n in np.argwhere(live):
+            action = actions[k, n]
+            action = int(action) if action.ndim == 0 else action
+            state[k, n], reward, terminated, truncated, _ = envs[k][n].step(action)
+            total[k, n] += float(reward)
+            live[k, n] = not (terminated or truncated)
+    return total
+
+
+def compare(policy: np.ndarray, operator: np.ndarray) -> dict[str, Any]:
+    """Means, the difference with its 95% interval, and the one-sided p that the policy is no better.
+
+    `policy`: (seeds, episodes); `operator`: (episodes,).
+    """
+    difference = policy.mean(0) - operator
+    half = stats.t.ppf(0.975, len(difference) - 1) * difference.std(ddof=1) / len(difference) ** 0.5
+    test = stats.ttest_1samp(difference, 0.0, alternative="greater")
+    return {
+        "policy": float(policy.mean()),
+        "per_seed": policy.mean(1).tolist(),
+        "operator": float(operator.mean()),
+        "difference": float(difference.mean()),
+        "difference_ci95": [float(difference.mean() - half), float(difference.mean() + half)],
+        "p": float(test.pvalue),
+        "better": bool(test.pvalue < 0.05),
+    }
