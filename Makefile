@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 # Commands and tests start many processes: without compiled modules each would spend seconds on imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo browser test pytest test-fast test-all coverage lint lock bench docs clean
+.PHONY: setup demo browser test pytest test-fast test-all coverage lint lock audit bench docs clean
 
 setup: $(STAMP)
 
@@ -54,6 +54,10 @@ browser:
 # The hashes in the lock, after a pin was changed: from the index that pip is configured with.
 lock:
 	$(BIN)/python -m benchmarks.lock
+
+# Known vulnerabilities of the locked versions, where pip-audit is installed and its services can be reached.
+audit:
+	pip-audit -r requirements.lock --disable-pip --no-deps --progress-spinner off
 
 # Chromium is installed beside the Python packages, and linters run beside the tests: each would leave a core idle.
 test:

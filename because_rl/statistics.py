@@ -151,9 +151,10 @@ def probability_of_improvement(a: Scores, b: Scores, seed: int = 0, resamples: i
         raise BecauseError(f"Got {len(a)} and {len(b)} tasks.", need="the same tasks.", fix="leave out unmatched ones.")
 
     def beats(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """(..., runs of a) and (..., runs of b) -> (...)"""
-        x, y = x[..., :, None], y[..., None, :]
-        return ((x > y) + 0.5 * (x == y)).mean((-1, -2))
+        """(..., runs of a) and (..., runs of b) -> (...); by ranks, which takes no memory for pairs of runs."""
+        n, m = x.shape[-1], y.shape[-1]
+        ranks = stats.rankdata(np.concatenate([x, y], -1), axis=-1)[..., :n]
+        return (ranks.sum(-1) - n * (n + 1) / 2) / (n * m)
 
     rng = stream(seed, "bootstrap", "improvement")
     resampled = [beats(*pair) for pair in zip(_resample(a, rng, resamples), _resample(b, rng, resamples), strict=True)]

@@ -248,15 +248,38 @@ def bench_clients(
     deliver(result, output, as_json, make_table("Clients", rows, tuple(rows[0])[3:]))
 
 
+@bench.command("soak", epilog="Example: python -m benchmarks soak --keep work/soak -o results/soak.json")
+def bench_soak(
+    keep: Annotated[Path, typer.Option(help="New folder for the cells.")],
+    cells: Annotated[int, typer.Option(help="Tiny cells.")] = 500,
+    method: Annotated[str, typer.Option(help="The method of all cells.")] = "ccil",
+    root: Root = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Memory and descriptors of one process during a long sweep; beside the JSON file, a picture (SVG)."""
+    from benchmarks.speed.soak import draw_soak, soak
+
+    with progress_bar("Computing", "cells") as report:
+        result = soak(keep, cells, method, root, report)
+    if output is not None:
+        draw_soak(result, output.with_suffix(".svg"))
+    rows = [{"held": name, "added by 100 cells": f"{value:.3g}"} for name, value in result["growth_per_100"].items()]
+    deliver(result, output, as_json, make_table(f"After {cells} cells", rows, ("added by 100 cells",)))
+
+
 @bench.command("fuzz", epilog="Example: python -m benchmarks fuzz --inputs 20000 -o results/fuzz.json")
 def bench_fuzz(
     inputs: Annotated[int, typer.Option(help="Damaged inputs in all.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the damage.")] = 0,
     target: Annotated[
         list[str] | None,
-        typer.Option(help="grid, settings, factors, log, dataset, arrays, records, structures, names or run (all)."),
+        typer.Option(
+            help="grid, settings, factors, log, dataset, arrays, records, structures, names, agent or run (all)."
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(help="Targets examined at a time.")] = 1,
+    keep: Annotated[Path | None, typer.Option(help="Folder for verdicts, from which a later run resumes.")] = None,
     output: Output = None,
     as_json: Json = False,
 ) -> None:
@@ -264,7 +287,7 @@ def bench_fuzz(
     from benchmarks.fuzz.run import fuzz
 
     with progress_bar("Fuzzing", "inputs") as report:
-        result = fuzz(inputs, seed, target or (), report, workers)
+        result = fuzz(inputs, seed, target or (), report, workers, keep)
     rows = result["rows"]
     deliver(result, output, as_json, make_table(f"{result['faults']} faults", rows, tuple(rows[0])[1:]))
     if result["faults"]:

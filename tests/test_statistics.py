@@ -1,5 +1,6 @@
 """Compared with scipy, with brute force, and with results computed by hand."""
 
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -128,6 +129,15 @@ def test_bootstrap_interval_covers_about_95_percent():
         if (estimate := iqm_interval(list(draws(seed, 3, 10)), resamples=300))
     ]
     assert 0.87 <= np.mean(covered) <= 0.99
+
+
+def test_probability_of_improvement_needs_no_memory_for_pairs_of_runs():
+    a, b = (stream(0, name).normal(size=1000) for name in "ab")
+    tracemalloc.start()
+    probability_of_improvement([a], [b], resamples=50)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6
 
 
 def test_probability_of_improvement_is_mann_whitneys_u():

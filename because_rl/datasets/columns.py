@@ -7,6 +7,7 @@ level, named ``gear=low``; a factor file or a flag may name them, which fixes th
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -239,7 +240,8 @@ def _put_together(
             raise BecauseError(
                 f"{where}: {name!r} is a time.", need="numbers.", fix=f"leave it out, or pass it as --time {name}."
             )
-        array = _check_numbers(where, name, array).reshape(len(array), -1)
+        array = _check_numbers(where, name, array)
+        array = array.reshape(len(array), math.prod(array.shape[1:]))
         columns += [array[:, k] for k in range(array.shape[1])]
         names += [name] if array.shape[1] == 1 else [f"{name}_{k}" for k in range(array.shape[1])]
     if not columns:

@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from because_rl.factors import FactorSpec
 from because_rl.models.layout import Layout
+from because_rl.training.run import check_saved
 from because_rl.training.stage import Batch
 from because_rl.transitions import Transitions
 
@@ -145,10 +146,16 @@ class Summary:
 
     @classmethod
     def restore(cls, factors: FactorSpec, horizon: int, arrays: Mapping[str, np.ndarray]) -> Summary:
-        """The inverse of `arrays`."""
+        """The inverse of `arrays`, which must have the shapes that these factors give."""
+        layout = Layout(factors)
+        check_saved(arrays, "statistics/mean", (layout.size,))  # first: factors of any width can be declared
+        state, action = np.zeros((1, factors.state_size)), np.zeros((1, factors.action_size))
+        blank = cls(layout, horizon, statistics(layout, state, action, state), action_statistics(action))
+        for name, array in blank.arrays().items():
+            check_saved(arrays, name, array.shape)
         stats = Statistics(*(jnp.asarray(arrays[f"statistics/{name}"]) for name in Statistics._fields))
         actions = ActionStatistics(*(jnp.asarray(arrays[f"actions/{name}"]) for name in ActionStatistics._fields))
-        return cls(Layout(factors), horizon, stats, actions)
+        return cls(layout, horizon, stats, actions)
 
 
 def summarise(data: Transitions, rows: np.ndarray | None = None) -> Summary:

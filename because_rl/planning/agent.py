@@ -39,7 +39,7 @@ from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, fi
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
 from because_rl.training.method import Agent, Controller, Method, Prediction, describe_data
-from because_rl.training.run import Run, flatten, unflatten, untrained_of_seeds
+from because_rl.training.run import Run, check_saved, flatten, unflatten, untrained_of_seeds
 from because_rl.training.side_by_side import Program, describe, run_program
 from because_rl.training.stage import hoist, over_rows
 
@@ -123,6 +123,7 @@ class PlanningMethod(Method):
             return self.untrained(summary, key) | more
 
         parameters = unflatten(untrained_of_seeds(untrained, len(seeds)), arrays, "agent")
+        check_saved(arrays, "pessimism", (len(seeds),))
         return PlannerAgent(self, summary, seeds, parameters, arrays["pessimism"])
 
 

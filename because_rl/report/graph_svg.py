@@ -32,7 +32,7 @@ def explore(graph: Mapping[str, Any]) -> Html:
     lack p, effect, detectable and weight_ci95.
     """
     inputs, targets = graph["inputs"], graph["targets"]
-    score = graph.get("score", {})
+    score = graph.get("score") or {}
     mistakes = {tuple(edge): "a false edge" for edge in score.get("false", ())}
     mistakes |= {tuple(edge): "a missed edge" for edge in score.get("missed", ())}
     edges = [

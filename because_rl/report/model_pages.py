@@ -61,7 +61,7 @@ def graph_views(grid: Grid) -> Html:
 def graph_score(graph: Any) -> str:
     """The number of edges of a graph.json, and its F1 where the true graph is known."""
     kept = sum(current_row(edge)["kept"] for edge in graph["edges"])
-    return f"{kept} edges" + (f", F1 {graph['score']['f1']:.3f}" if "score" in graph else "")
+    return f"{kept} edges" + (f", F1 {graph['score']['f1']:.3f}" if graph.get("score") else "")
 
 
 def _graph(name: str, graph: Any, names: Sequence[str]) -> Html:

@@ -169,22 +169,29 @@ def _is_array(leaf: Any) -> bool:
 
 
 def unflatten(like: Any, arrays: Mapping[str, np.ndarray], name: str) -> Any:
-    """The arrays of `flatten` in the structure of `like`, whose shapes they must have."""
+    """The arrays of `flatten` in the structure of `like`, whose shapes and types they must have."""
 
     def place(path: Any, leaf: Any) -> Any:
         if not _is_array(leaf):
             return leaf
         key = jax.tree_util.keystr(path)
-        if key not in arrays or arrays[key].shape != leaf.shape:
-            got = arrays[key].shape if key in arrays else "nothing"
-            raise BecauseError(
-                f"What was saved of '{name}' has {got} at {key}.",
-                need=f"an array of shape {leaf.shape}: the same method, config, data and seeds.",
-                fix="train into a new folder, or remove this one.",
-            )
-        return jax.numpy.asarray(arrays[key])
+        check_saved(arrays, key, leaf.shape, leaf.dtype, name)
+        return jax.numpy.asarray(arrays[key], leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(place, like)
+
+
+def check_saved(
+    arrays: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...], dtype: Any = np.float32, name: str = "agent"
+) -> None:
+    """Refuse saved arrays in which `key` is missing, or has another shape or a type that is not like `dtype`."""
+    if key not in arrays or arrays[key].shape != shape or not np.can_cast(arrays[key].dtype, dtype, "same_kind"):
+        got = f"{arrays[key].dtype} {arrays[key].shape}" if key in arrays else "nothing"
+        raise BecauseError(
+            f"What was saved of '{name}' has {got} at {key}.",
+            need=f"an array of shape {shape}: the same method, config, data and seeds.",
+            fix="train into a new folder, or remove this one.",
+        )
 
 
 def untrained_of_seeds(untrained: Callable[[jax.Array], Any], seeds: int) -> Any:

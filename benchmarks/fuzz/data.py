@@ -6,22 +6,28 @@ was written.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+import safetensors.numpy
 import yaml
 
+from because_rl.algorithms.registry import load_agent as load_saved_agent
+from because_rl.datasets.columns import Columns
 from because_rl.datasets.load import load
 from because_rl.datasets.propose_factors import propose_factors
 from because_rl.datasets.user_dataset import add_action_codes, prepare_log, write_dataset
 from because_rl.datasets.user_log import Log, read_log
 from because_rl.factors import FactorSpec
-from because_rl.io import arrays_sha256, read_arrays, read_json, write_arrays, write_text
+from because_rl.io import arrays_sha256, read_arrays, read_json, sha256, write_arrays, write_text
 from because_rl.rng import stream
 from because_rl.runs.folder import IDENTITY, read_run
 from because_rl.runs.train import load_agent, train
+from because_rl.training.saved import AGENT, FIELDS, WEIGHTS
 from because_rl.transitions import Transitions
 from benchmarks.fuzz import mutations as damage
 from benchmarks.fuzz.configs import Case, Wrong
@@ -62,19 +68,31 @@ def prepare_data(base: Path) -> None:
             for name, array in ends.items():
                 group[name] = array[rows]
             group.attrs["total_steps"] = length
+    columns: dict[str, Any] = {
+        "x": now[:, 0],
+        "on": now[:, 1],
+        "push": push[:, 0],
+        "run": np.repeat(np.arange(episodes), length),
+    }
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    write_text(base / "table.csv", "\n".join(lines) + "\n")
+    np.savez(base / "table.npz", **columns)
     log = read_log(base / "flat.hdf5")
     write_dataset(prepare_log(log, _proposed(log)), base / "dataset")
     write_text(base / "sha256", _transitions_sha256(load(base / "dataset")))
 
 
 def log_case(rng: Rng, base: Path, work: Path) -> Case:
-    """A damaged log in one of the layouts."""
-    path = work / "log.hdf5"
-    shutil.copy(base / pick(rng, ("flat.hdf5", "ids.hdf5", "grouped.hdf5")), path)
-    what = _damage_hdf5_file(rng, path)
+    """A damaged log in one of the layouts, or a damaged table."""
+    name = pick(rng, ("flat.hdf5", "ids.hdf5", "grouped.hdf5", "table.csv", "table.npz"))
+    path = work / f"log{Path(name).suffix}"
+    shutil.copy(base / name, path)
+    what = _damage_table(rng, path) if name.startswith("table") else _damage_hdf5_file(rng, path)
+    missing = pick(rng, ("", "drop-episode", "forward-fill", "indicator"))
+    roles = Columns(("x", "on"), ("push",), (), "run", "", "", missing) if name.startswith("table") else None
 
     def read() -> str:
-        log = read_log(path)
+        log = read_log(path, columns=roles)
         adopted = prepare_log(log, _proposed(log))
         for episode in adopted.episodes:
             steps = len(episode["actions"])
@@ -185,6 +203,55 @@ def run_case(rng: Rng, base: Path, work: Path) -> Case:
     return f"{name}: {what}", read
 
 
+def agent_case(rng: Rng, base: Path, work: Path) -> Case:
+    """A saved agent with a damaged description or damaged weights, with checksums to match for half of them."""
+    folder = work / "agent"
+    shutil.copytree(base / "run" / "agent", folder)
+    name, record = pick(rng, (AGENT, WEIGHTS)), read_json(folder / AGENT)
+    signed = rng.random() < 0.5
+    if not signed:
+        what = _damage_file(rng, folder / name)
+    elif name == AGENT:
+        what, record = damage.damage_tree(rng, record)
+    else:
+        arrays = safetensors.numpy.load((folder / WEIGHTS).read_bytes())
+        what = pick(rng, ("lost", "renamed", "type", "shape", "nan", "huge"))
+        _damage_weights(rng, arrays, what)
+        (folder / WEIGHTS).write_bytes(safetensors.numpy.save(arrays))
+    if signed:
+        record["weights_sha256"] = sha256((folder / WEIGHTS).read_bytes())
+        if {"format", *FIELDS} <= set(record):
+            fields = {key: record[key] for key in ("format", *FIELDS, "weights_sha256")}
+            record["sha256"] = sha256(json.dumps(fields, sort_keys=True).encode())
+        (folder / AGENT).write_text(damage.as_json(record))
+
+    def read() -> str:
+        agent = load_saved_agent(folder)
+        if not signed and read_json(folder / AGENT)["sha256"] != read_json(base / "run" / "agent" / AGENT)["sha256"]:
+            raise Wrong("another agent than was written")
+        actions = agent.act(np.zeros((2, agent.factors.state_size)), np.zeros((2, agent.factors.goal_size)))
+        if not np.isfinite(actions).all():
+            raise Wrong("an action that is not finite")
+        return "unprotected" if signed else "accepted"
+
+    return f"{name}: {what}{', signed' * signed}", read
+
+
+def _damage_weights(rng: Rng, arrays: dict[str, np.ndarray], what: str) -> None:
+    name = pick(rng, sorted(arrays))
+    old = arrays.pop(name)
+    if what == "renamed":
+        arrays[pick(rng, damage.WORDS[1:4])] = old
+    elif what == "type":
+        arrays[name] = old.astype(pick(rng, ("f2", "f8", "i4", "u1", "?")))
+    elif what == "shape":
+        arrays[name] = pick(rng, (old[None], old.reshape(-1), old.reshape(-1)[:0], old[..., None]))
+    elif what in ("nan", "huge"):
+        arrays[name] = np.full_like(
+            old, pick(rng, (np.nan, np.inf)) if what == "nan" and old.dtype.kind == "f" else 100
+        )
+
+
 # Damage ------------------------------------------------------------------------------------------------
 
 
@@ -200,6 +267,36 @@ def _damage_file(rng: Rng, path: Path) -> str:
     else:
         what, data = damage.damage_bytes(rng, path.read_bytes())
         path.write_bytes(data)
+    return what
+
+
+def _damage_table(rng: Rng, path: Path) -> str:
+    """Other cells, lines or bytes in a CSV file; other arrays or bytes in an archive."""
+    if rng.random() < 0.3:
+        what, data = damage.damage_bytes(rng, path.read_bytes())
+        path.write_bytes(data)
+        return what
+    if path.suffix == ".csv":
+        lines = path.read_text().splitlines()
+        for _ in range(int(rng.integers(1, 4))):
+            at = 0 if rng.random() < 0.3 else int(rng.integers(len(lines)))
+            cells = lines[at].split(",")
+            cells[int(rng.integers(len(cells)))] = str(
+                pick(rng, (*damage.WORDS, *damage.NUMBERS, '"', ",", "1,2", "#"))
+            )
+            lines[at] = ",".join(cells)
+        what, text = damage.damage_lines(rng, "\n".join(lines)) if rng.random() < 0.3 else ("cells", "\n".join(lines))
+        path.write_text(text)
+        return what
+    with np.load(path) as file:
+        arrays = dict(file)
+    what = pick(rng, ("lost", "renamed", "type", "shape", "nan", "huge", "text"))
+    name = pick(rng, sorted(arrays))
+    if what == "text":
+        arrays[name] = np.array([str(pick(rng, damage.WORDS)) for _ in arrays[name]])
+    else:
+        _damage_weights(rng, arrays, what)
+    np.savez(path, **arrays)
     return what
 
 

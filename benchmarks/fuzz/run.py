@@ -9,6 +9,7 @@ on the time and path in its run.json).
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import resource
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.errors import BecauseError
+from because_rl.io import append_bytes, read_json_lines
 from because_rl.provenance import provenance
 from because_rl.rng import stream
 from benchmarks.fuzz import configs, data, records
@@ -39,6 +41,8 @@ START = 200.0
 """Seconds allowed for a process to start"""
 MEMORY = 4 * 2**30
 """Bytes that reading one input may allocate on top of the program: an input that declares more must be refused"""
+BLOCK = 200
+"""Verdicts that are kept at a time"""
 SHOWN = 5
 """Input numbers listed for each kind of fault"""
 
@@ -67,6 +71,7 @@ TARGETS = {
     "records": Target(records.record_case, 0.20),
     "structures": Target(records.structure_case, 0.05, patience=10.0),
     "names": Target(records.name_case, 0.10),
+    "agent": Target(data.agent_case, 0.01, data.prepare_run, patience=20.0),
     "run": Target(data.run_case, 0.01, data.prepare_run, patience=60.0),
 }
 
@@ -77,11 +82,14 @@ def fuzz(
     targets: Sequence[str] = (),
     report: Callable[[int, int], None] = lambda done, total: None,
     workers: int = 1,
+    keep: Path | None = None,
 ) -> dict[str, Any]:
     """Damage and read `inputs` inputs; returns the outcomes by target (`rows`), and the faults with `examples`.
 
     `targets` restricts the targets (all), `workers` is how many are examined at a time, and `report` is called with
-    the numbers of inputs done and in total.
+    the numbers of inputs done and in total. `keep` is a folder for verdicts, from which a later call with the same
+    seed resumes. A row has the peak of the memory of the processes that read its inputs ("peak_mib", imports
+    included) and the inputs per second.
     """
     if unknown := set(targets) - set(TARGETS):
         raise BecauseError(
@@ -97,18 +105,26 @@ def fuzz(
     done = Counter[str]()
 
     def examine(name: str) -> tuple[list[dict[str, Any]], float]:
-        begin, verdicts = time.monotonic(), []
-        for verdict in verdicts_of(name, TARGETS[name], seed, shares[name]):
+        kept = None if keep is None else keep / f"{name}-seed-{seed}.jsonl"
+        verdicts = read_json_lines(kept)[: shares[name]] if kept is not None and kept.exists() else []
+        done[name] = len(verdicts)
+        begin, unwritten = time.monotonic() - sum(verdict["seconds"] for verdict in verdicts), ""
+        for verdict in verdicts_of(name, TARGETS[name], seed, shares[name], len(verdicts)):
             verdicts.append(verdict)
             done[name] += 1
             report(done.total(), sum(shares.values()))
+            unwritten += json.dumps(verdict) + "\n"
+            if kept is not None and (done[name] % BLOCK == 0 or done[name] == shares[name]):
+                append_bytes(kept, unwritten.encode(), kept.stat().st_size if kept.exists() else 0)
+                unwritten = ""
         return verdicts, time.monotonic() - begin
 
     with ThreadPoolExecutor(max(1, workers)) as pool:  # a thread only waits for its process to answer
         for name, (verdicts, seconds) in zip(chosen, pool.map(examine, chosen), strict=True):
             tally = Counter(verdict["outcome"] for verdict in verdicts)
             row = {"target": name, "inputs": len(verdicts)} | {outcome: tally[outcome] for outcome in OUTCOMES}
-            rows.append(row | {"seconds": round(seconds, 1)})
+            row |= {"seconds": round(seconds, 1), "per_second": round(len(verdicts) / max(seconds, 1e-9), 1)}
+            rows.append(row | {"peak_mib": max(verdict["peak_mib"] for verdict in verdicts)})
             examples += _examples(name, verdicts)
     faults = sum(row[outcome] for row in rows for outcome in FAULTS)
     total = sum(row["inputs"] for row in rows)
@@ -153,12 +169,12 @@ def judge(target: Target, rng: Rng, base: Path, work: Path) -> dict[str, Any]:
 # Processes ---------------------------------------------------------------------------------------------
 
 
-def verdicts_of(name: str, target: Target, seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """The verdicts on inputs 0 to count - 1, in order; a process that hangs or dies is replaced."""
+def verdicts_of(name: str, target: Target, seed: int, count: int, first: int = 0) -> Iterator[dict[str, Any]]:
+    """The verdicts on inputs `first` to count - 1, in order; a process that hangs or dies is replaced."""
     with tempfile.TemporaryDirectory(prefix="because-fuzz-") as folder:
-        base, number = Path(folder) / "base", 0
+        base, number = Path(folder) / "base", first
         base.mkdir()
-        if target.prepare is not None:
+        if target.prepare is not None and number < count:
             target.prepare(base)
         while number < count:
             context = multiprocessing.get_context("spawn")
@@ -172,8 +188,9 @@ def verdicts_of(name: str, target: Target, seed: int, count: int) -> Iterator[di
                     raise BecauseError("A process did not start.", need="free memory and CPU time.", fix="try again.")
                 pipe.recv()  # it is ready
                 while number < count:
-                    verdict = _next(pipe, target.patience, process)
-                    yield {"number": number} | verdict
+                    begin = time.monotonic()
+                    verdict = {"number": number, "peak_mib": 0} | _next(pipe, target.patience, process)
+                    yield verdict | {"seconds": round(time.monotonic() - begin, 4)}
                     number += 1
                     if verdict["outcome"] in ("hang", "crash"):
                         break
@@ -214,7 +231,13 @@ def _serve(pipe: Connection, name: str, target: Target, seed: int, todo: range, 
     pipe.send(None)
     for number in todo:
         rng = stream(seed, "fuzz", name, number)
-        pipe.send(judge(target, rng, folder / "base", folder / f"work-{number}"))
+        verdict = judge(target, rng, folder / "base", folder / f"work-{number}")
+        pipe.send(verdict | {"peak_mib": _peak()})
+
+
+def _peak() -> int:
+    """The most memory in MiB that this process, or one that it started and that has ended, ever had."""
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) // 1024
 
 
 def _in_use() -> int:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.faults.run import Injector, fingerprint, leftovers
+from benchmarks.faults.run import Injector, fingerprint, leftovers, state
 from tests.support import REPOSITORY, because
 
 COLLECT = ("collect", "unlock-medium", "--episodes", 2)
@@ -60,11 +60,29 @@ def test_fingerprints_leave_out_times_and_nothing_else(tmp_path):
     assert prints[0] == prints[1] != prints[2]
 
 
+def test_states_differ_where_files_do(tmp_path):
+    """But for times, and for the random part of temporary names."""
+    states = []
+    for name, content in ((".a.tmp-1f-7-aa", b"12"), (".a.tmp-2e-8-bb", b"12"), (".a.tmp-1f-7-aa", b"1"), ("a", b"12")):
+        for file in tmp_path.iterdir():
+            file.unlink()
+        (tmp_path / name).write_bytes(content)
+        states.append(state(tmp_path))
+    assert states[0] == states[1]
+    assert len(set(states)) == 3
+
+
 @pytest.mark.long
 def test_kills_of_whole_processes(tmp_path):
-    """In a process without JAX, since it forks."""
+    """In a process without JAX, since it forks. The second time it only reads what the first has kept."""
     words = ["faults", "collect", "train", "--kind", "SIGKILL", "--every", "9", "-o", tmp_path / "faults.json"]
-    subprocess.run([sys.executable, "-m", "benchmarks", *map(str, words)], cwd=REPOSITORY, check=True)
-    result = json.loads((tmp_path / "faults.json").read_text())
-    assert result["failures"] == []
-    assert [row["faults"] for row in result["rows"]] == [row["survived"] for row in result["rows"]]
+    words += ["--keep", tmp_path / "kept"]
+    kept = []
+    for _ in range(2):
+        subprocess.run([sys.executable, "-m", "benchmarks", *map(str, words)], cwd=REPOSITORY, check=True)
+        result = json.loads((tmp_path / "faults.json").read_text())
+        assert result["failures"] == []
+        assert [row["faults"] for row in result["rows"]] == [row["survived"] for row in result["rows"]]
+        kept.append({file: file.read_text() for file in (tmp_path / "kept").rglob("*.jsonl")})
+    assert kept[0] == kept[1]
+    assert sum(len(text.splitlines()) for text in kept[0].values()) == sum(row["faults"] for row in result["rows"])

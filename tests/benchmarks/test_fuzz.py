@@ -7,12 +7,15 @@ import h5py
 import numpy as np
 import pytest
 
+from because_rl.datasets.columns import Columns
 from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.grid import read_grid
 from because_rl.io import read_json, read_yaml, write_json
+from because_rl.report.model_pages import graph_score
 from because_rl.rng import stream
 from benchmarks.fuzz import data as fuzz_data
+from benchmarks.fuzz import records as fuzz_records
 from benchmarks.fuzz.configs import GRID, Wrong
 from benchmarks.fuzz.run import FAULTS, TARGETS, Target, fuzz, judge, verdicts_of
 from tests.support import arrays, write
@@ -64,18 +67,28 @@ def check_fuzz(inputs, targets):
 
 
 def test_fuzz_counts_outcomes_by_target(base, tmp_path, monkeypatch):
-    def verdicts_here(name, target, seed, count):
+    def verdicts_here(name, target, seed, count, first):
         """As `verdicts_of`, but in this process, which takes no seconds to start."""
-        for number in range(count):
-            yield {"number": number} | judge(target, stream(seed, "fuzz", name, number), base, tmp_path / "work")
+        for number in range(first, count):
+            verdict = judge(target, stream(seed, "fuzz", name, number), base, tmp_path / "work")
+            numbers.append(number)
+            yield {"number": number, "peak_mib": 7, "seconds": 0.5} | verdict
 
+    numbers = []
     monkeypatch.setattr("benchmarks.fuzz.run.verdicts_of", verdicts_here)
     check_fuzz(54, ["log", "arrays"])
+    numbers.clear()
+    monkeypatch.setattr("benchmarks.fuzz.run.BLOCK", 4)
+    for inputs in (10, 30, 30):
+        result = fuzz(inputs, 0, ["arrays"], keep=tmp_path)
+        assert [(row["inputs"], row["peak_mib"]) for row in result["rows"]] == [(inputs, 7)]
+    assert numbers == list(range(30))
 
 
 @pytest.mark.long
 def test_fuzz_in_separate_processes():
     check_fuzz(300, ["log"])
+    assert 100 < fuzz(5, 0, ["arrays"])["rows"][0]["peak_mib"] < 1000
 
 
 @pytest.mark.parametrize("target", [name for name in TARGETS if name != "run"])
@@ -120,6 +133,36 @@ def test_hangs_crashes_and_tracebacks_are_distinguished():
     """After the hang a new process goes on with the next input."""
     outcomes = [v["outcome"] for v in verdicts_of("faulty", Target(faulty_case, 1.0, patience=0.5), 0, 8)]
     assert outcomes == ["accepted", "traceback", "wrong", "traceback", "refused", "hang", "accepted", "crash"]
+
+
+class Equal(str):
+    """A checksum that agrees with any other."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize(
+    ("target", "place", "fault"),
+    [
+        ("grid", "because_rl.reading._unique_keys", dict),
+        ("arrays", "because_rl.reading.arrays_sha256", lambda arrays: Equal()),
+        ("records", "because_rl.records.check_record", lambda value, schema, where: value),
+        ("names", "because_rl.factor.check_name", lambda *arguments, **options: None),
+        ("settings", "because_rl.algorithms.registry._is_allowed", lambda value: True),
+        pytest.param(
+            *("dataset", "because_rl.datasets.user_log._verify_checksums", lambda *arguments: None),
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_faults_planted_on_purpose_are_revealed(base, tmp_path, monkeypatch, target, place, fault):
+    """A check that is left out shows within 300 inputs; without the fault there is none (see above)."""
+    monkeypatch.setattr(place, fault)
+    verdicts = (judge(TARGETS[target], stream(0, "fuzz", target, n), base, tmp_path / "work") for n in range(300))
+    assert next((n for n, verdict in enumerate(verdicts) if verdict["outcome"] in FAULTS), None) is not None
 
 
 # Faults that fuzzing has revealed ----------------------------------------------------------------------
@@ -209,3 +252,16 @@ def test_the_checksums_of_a_log_are_verified(base):
     with pytest.raises(BecauseError, match="does not match its checksums"):
         read_log(base / "dataset")
     sums.write_text(content)
+
+
+def test_a_graph_without_a_score_is_drawn(tmp_path):
+    """The schema allows null, as it allows leaving the score out."""
+    write_json(tmp_path / "graph.json", fuzz_records.GRAPH | {"score": None})
+    fuzz_records._use_graph(tmp_path / "graph.json")
+    assert graph_score({"edges": [{"status": "established"}], "score": None}) == "1 edges"
+
+
+def test_columns_without_rows_are_refused():
+    empty = {name: np.zeros(0) for name in ("x", "push", "run")}
+    with pytest.raises(BecauseError):
+        read_log(empty, columns=Columns("x", "push", episode="run"))

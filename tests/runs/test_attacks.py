@@ -50,6 +50,19 @@ def test_weights_that_are_not_finite_are_refused(run):
         load_agent(run)
 
 
+@pytest.mark.parametrize("name", ["statistics/change", "actions/low", ".nets"])
+@pytest.mark.parametrize("damage", [None, np.zeros((2, 3, 1))])
+def test_signed_weights_of_other_names_and_shapes_are_refused(run, name, damage):
+    weights = run / "agent" / "weights.safetensors"
+    parts = safetensors.numpy.load(weights.read_bytes())
+    name = next(part for part in parts if part.startswith(name))
+    del parts[name]
+    weights.write_bytes(safetensors.numpy.save(parts if damage is None else parts | {name: damage}))
+    sign(run / "agent")
+    with pytest.raises(BecauseError, match="What was saved of 'agent'"):
+        load_agent(run)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
