@@ -28,6 +28,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.discovery.discover import discover
 from because_rl.discovery.mask import CausalMask
+from because_rl.discovery.mbar import spread_episodes
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.graph import Graph
@@ -162,7 +163,7 @@ def estimate_mask(
             return given.to_arrays() if isinstance(given, CausalMask) else {"weights": weights}
         if c.mask == "full":
             return {"weights": full_mask(data.factors)}
-        rows = data.rows(_spread_episodes(data.episode, c.mask_rows))
+        rows = data.rows(spread_episodes(data.episode, c.mask_rows))
         mask = discover(rows, test=c.test, threshold=c.threshold, batches=c.batches, progress=progress, keep=keep)
         return mask.to_arrays()
 
@@ -236,15 +237,6 @@ def edge_weights(factors: FactorSpec, mask: CausalMask | Graph | np.ndarray) -> 
             f"Got a mask of shape {weights.shape}.", need=f"{shape}, weights in [0, 1].", fix="correct the array."
         )
     return weights
-
-
-def _spread_episodes(episode: np.ndarray, count: int | None) -> np.ndarray:
-    """(rows,) which rows to take: about `count` of them, in whole episodes at even distances; None: all."""
-    if count is None:
-        return np.ones(len(episode), bool)
-    episodes, lengths = np.unique(episode, return_counts=True)
-    wanted = np.clip(round(count / lengths.mean()), 1, len(episodes))
-    return np.isin(episode, episodes[np.linspace(0, len(episodes) - 1, int(wanted)).astype(int)])
 
 
 def mask_cache_key(c: BecauseConfig, data: Transitions) -> dict[str, Any]:
