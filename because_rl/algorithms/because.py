@@ -35,6 +35,7 @@ from because_rl.graph import Graph
 from because_rl.io import arrays_sha256, pack_json, remove_folder, unpack_json
 from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten_mu
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
+from because_rl.models.l0_mask import l0_mask, l0_stage
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import per_target
 from because_rl.models.objective import Weights, world_model_loss
@@ -57,7 +58,10 @@ class BecauseConfig(PlanningConfig):
     energy_hidden: int = 64
     check_steps: int = 500
     """of the check that the mask predicts as well as all inputs (`models.sufficiency`); 0: no check"""
-    mask: Literal["discovered", "full"] = "discovered"
+    mask: Literal["discovered", "full", "l0"] = "discovered"
+    """by independence tests; every edge; or by sparse maximum likelihood, the mean over seeds (equation 4)"""
+    l0: float = 0.02
+    """nats a row that an edge must save, where `mask` is l0"""
     test: str | None = None
     """independence test; None: by the factors' types"""
     threshold: float | None = None
@@ -85,6 +89,8 @@ class Because(PlanningMethod):
         c, run, prepared = self.config, as_run(seeds), prepare(data)
 
         # Lines 5 to 9: the causal mask, estimated on batches of trajectories and averaged to M-bar (equations 5, 7)
+        if c.mask == "l0" and mask is None:
+            mask = l0_weights(c, prepared, run)
         edges = estimate_mask(c, data, run, mask)
 
         # Line 4: the world model, phi and mu under the mask (equation 6), which must not cost it what others would tell
@@ -132,6 +138,12 @@ def feared_targets(c: BecauseConfig, layout: Layout, possible: np.ndarray) -> np
     edges = possible if c.feared == "ancestors" else np.zeros_like(possible)
     gate = goal_ancestors(layout, edges)
     return np.array([gate[factor.slice].max() for factor in layout.factors.state], np.float32)
+
+
+def l0_weights(c: BecauseConfig, prepared: PreparedData, run: Run) -> np.ndarray:
+    """(inputs, targets) the share of seeds whose sparse maximum likelihood keeps an edge (equation 4)."""
+    stage = l0_stage(prepared, c.l0, c.hidden, c.world_steps, c.batch, c.rate)
+    return l0_mask(run.fit(stage, prepared.train, ()).alpha)
 
 
 class Edges(NamedTuple):
