@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-
 LEAST_PIVOT = 3e-6
 """As a share of the mean variance, a third of the ridge. Where features are copies of each other, as those of a
 continuous factor with two values, rounding of the sums may take away more than the ridge."""
