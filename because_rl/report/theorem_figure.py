@@ -17,8 +17,8 @@ STYLES = {
     "because": ("mask by tests", BLUE, "o", "-"),
     "true mask": ("true mask", GREEN, "^", "-."),
     "dense": ("no mask", ORANGE, "s", "--"),
-    "normalised": ("mask by tests, rows normalised", GREY, "v", ":"),
-    "worst": ("worst contrast, mask by tests", PINK, "D", "-"),
+    "normalised": ("by tests, rows normalised", GREY, "v", ":"),
+    "worst": ("worst contrast, by tests", PINK, "D", "-"),
 }
 """line -> label, colour, marker and line style"""
 
@@ -69,13 +69,13 @@ def draw_panels(panels: Sequence[Panel], columns: int = 4) -> Figure:
         axes.set_axisbelow(True)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=5, frameon=False, fontsize=10)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=6, frameon=False, fontsize=10)
     return figure
 
 
 def _set_ticks(axes: Axes, x: Sequence[float]) -> None:
     """Plain numbers: decades where the values span many, and else the values themselves."""
-    exponents = [k for k in range(-9, 10) if x and x[0] <= 10.0**k <= x[-1]]
+    exponents = [k for k in range(-9, 10) if x and 0 < x[0] <= 10.0**k <= x[-1]]
     if len(exponents) > 3:
         axes.set_xticks([10.0**k for k in exponents], [f"{10**k:g}" if k < 4 else f"1e{k}" for k in exponents])
     else:

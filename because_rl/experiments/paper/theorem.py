@@ -248,7 +248,7 @@ def _panels(points: Points) -> list[Panel]:
         Panel("Without the bonus", "n", gap, greedy, -0.5),
         Panel("What the lemma bounds", "n", error, against_n("bellman_error"), -0.5),
     ]
-    at_n = f"n = {n:,}"
+    at_n = f"n = {n:.0e}".replace("e+0", "e")
     for axis, title, label, guide in (
         ("sigma", "Noise", "sigma", 1.0),
         ("||M||_0", "Sparsity", "||M||_0", 0.5),
@@ -333,7 +333,7 @@ def _make(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Product:
         "Slopes are of log mean against log x, with 95% intervals by a bootstrap over repetitions.",
         *by_measure,
         "## Points\n\nZeros: share of repetitions whose suboptimality is exactly 0. Event: the lemma's, with C_s as "
-        "above; needed: the least constant with which it holds in 90%. Bound: twice the theorem's sum with that C_s, "
+        "above; needed: the least constant with which it holds in 90%, at most 9. Bound: twice the theorem's sum with that C_s, "
         "mean. Missed and false: entries of the mask, mean.",
         _check_table(points),
         "## Samples needed\n\nThe n from which on 90% of the repetitions have a suboptimality of at most xi ('-': not "
