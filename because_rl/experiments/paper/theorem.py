@@ -333,8 +333,8 @@ def _make(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Product:
         "Slopes are of log mean against log x, with 95% intervals by a bootstrap over repetitions.",
         *by_measure,
         "## Points\n\nZeros: share of repetitions whose suboptimality is exactly 0. Event: the lemma's, with C_s as "
-        "above; needed: the least constant with which it holds in 90%, at most 9. Bound: twice the theorem's sum with that C_s, "
-        "mean. Missed and false: entries of the mask, mean.",
+        "above; needed: the least constant with which it holds in 90%, at most 9. Bound: twice the theorem's sum with "
+        "that C_s, mean. Missed and false: entries of the mask, mean.",
         _check_table(points),
         "## Samples needed\n\nThe n from which on 90% of the repetitions have a suboptimality of at most xi ('-': not "
         "between the least and the largest n).",
