@@ -1,6 +1,7 @@
 """Theorem 1, measured: the family of MDPs, dynamic programming, the estimators and slopes, against known answers."""
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,7 @@ from because_rl.experiments.paper.scale import TINY
 from because_rl.experiments.paper.theorem import samples_needed
 from because_rl.rng import stream
 from because_rl.statistics import log_slope
+from tests.support import REPOSITORY
 
 SMALL = Family(states=4, actions=2, size=2, row_entries=2, horizon=3)
 
@@ -159,6 +161,13 @@ def test_samples_needed_by_hand():
     assert samples_needed([1, 10, 100, 1000], gaps, 0.2) == pytest.approx(100 * 10**0.5)  # from the last time on
     assert np.isnan(samples_needed([1, 10, 100, 1000], gaps, 0.05))
     assert np.isnan(samples_needed([1, 10, 100, 1000], gaps, 0.5))
+
+
+def test_the_docs_quote_intervals_that_the_study_has():
+    quoted = re.findall(r"-?\d\.\d\d \[[^]]*\]", (REPOSITORY / "docs/theory.md").read_text())
+    results = (REPOSITORY / "results/paper/theorem/theorem.md").read_text()
+    assert len(quoted) > 40
+    assert [interval for interval in quoted if interval not in results] == []
 
 
 def test_a_tiny_study_from_nothing_to_files(tmp_path, monkeypatch):
