@@ -18,6 +18,7 @@ STYLES = {
     "true mask": ("true mask", GREEN, "^", "-."),
     "dense": ("no mask", ORANGE, "s", "--"),
     "normalised": ("by tests, rows normalised", GREY, "v", ":"),
+    "greedy": ("true mask, no bonus", GREEN, "v", ":"),
     "worst": ("worst contrast, by tests", PINK, "D", "-"),
 }
 """line -> label, colour, marker and line style"""
@@ -39,10 +40,10 @@ class Panel(NamedTuple):
     """the theorem's exponent"""
 
 
-def draw_panels(panels: Sequence[Panel], columns: int = 4) -> Figure:
+def draw_panels(panels: Sequence[Panel], columns: int = 3) -> Figure:
     """Means with 95% intervals over repetitions, on logarithmic axes; the grey line has the theorem's slope."""
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(3.1 * columns, 0.6 + 2.7 * rows), layout="constrained")
+    figure = Figure(figsize=(3.7 * columns, 0.8 + 2.7 * rows), layout="constrained")
     handles = {}
     for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
         for name, x, values in panel.lines:
@@ -69,7 +70,7 @@ def draw_panels(panels: Sequence[Panel], columns: int = 4) -> Figure:
         axes.set_axisbelow(True)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=6, frameon=False, fontsize=10)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize=10)
     return figure
 
 

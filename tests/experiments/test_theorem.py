@@ -56,6 +56,15 @@ def test_more_entries_keep_those_that_were_there():
     assert (many | ~few).all()
 
 
+def test_a_rare_action_has_its_own_feature_and_few_rows():
+    mdp = instances(Family(coverage=0.01))
+    assert (mdp.phi[..., :-1, -1] == 0).all()
+    assert mdp.phi[..., -1, -1].min() > 0.9
+    assert mdp.behaviour[..., -1].mean() < 0.01
+    np.testing.assert_allclose(mdp.transitions.sum(-1), 1.0)
+    np.testing.assert_array_equal(mdp.core, instances(Family()).core)
+
+
 def test_impossible_sizes_are_refused():
     for family in ({"states": 41}, {"row_entries": 11}, {"row_entries": 0}):
         with pytest.raises(BecauseError, match="multiple"):
@@ -177,7 +186,7 @@ def test_a_tiny_study_from_nothing_to_files(tmp_path, monkeypatch):
     scale = replace(TINY, theorem_samples=(100, 10_000), theorem_repetitions=3)
     experiment = EXPERIMENTS["theorem"]
     jobs = experiment.jobs(scale)
-    assert len({job.key for job in jobs}) == len(jobs) == 1 + 6 * 2 + 1
+    assert len({job.key for job in jobs}) == len(jobs) == 1 + 7 * 2 + 1
     assert sweep(jobs, Measure(TrainAndEvaluate(), tmp_path, {}), tmp_path, workers=0).done == len(jobs)
     (made,) = write_all(["theorem"], scale, tmp_path, tmp_path / "paper")
     assert made["missing"] == 0

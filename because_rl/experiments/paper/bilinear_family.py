@@ -45,6 +45,8 @@ class Family:
     horizon: int = 8
     contrast: float = 1.0
     """how much the chance of success differs between states: 1 for a goal, 0 for none"""
+    coverage: float | None = None
+    """If given, the last action has a feature of its own, and is logged with this share of its ordinary frequency."""
 
     def __post_init__(self) -> None:
         if self.states % self.size or not 1 <= self.row_entries <= self.size:
@@ -89,6 +91,9 @@ def draw_instances(rng: np.random.Generator, family: Family, repetitions: int) -
     """
     r, s, a, d = repetitions, family.states, family.actions, family.size
     phi = _normalise(rng.gamma(0.3, size=(r, s, a, d)) + 1e-9)
+    if family.coverage is not None:
+        phi[..., :-1, -1], phi[..., -1, :-1], phi[..., -1, -1] = 0.0, phi[..., -1, :-1] / 10, 1.0
+        phi = _normalise(phi)
     largest = rng.permuted(np.tile(np.arange(d), (r, 1)), axis=1)[..., None]
     keys = rng.random((r, d, d))
     np.put_along_axis(keys, largest, -1.0, 2)
@@ -101,6 +106,9 @@ def draw_instances(rng: np.random.Generator, family: Family, repetitions: int) -
     own = _normalise(np.where(block, rng.gamma(5.0, size=(r, d, s)), 0.0))
     mu = OWN_BLOCK * own + (1 - OWN_BLOCK) / s
     behaviour = 0.2 / a + 0.8 * _normalise(rng.exponential(size=(r, s, a)))
+    if family.coverage is not None:
+        behaviour[..., -1] *= family.coverage
+        behaviour = _normalise(behaviour)
     reached = (np.arange(s) < (s // d + 1) // 2).astype(float)
     goal = family.contrast * reached + (1 - family.contrast) * reached.mean()
     return Instances(phi, core, mu, goal, behaviour, family.horizon)

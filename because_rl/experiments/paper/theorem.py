@@ -40,6 +40,7 @@ class Sweep(NamedTuple):
 _ENTRIES = (2, 3, 4, 6, 8, 10)
 _LENGTHS = (2, 4, 8, 16, 32)
 _LARGE = (4.0, 16.0, 64.0)
+_COVERAGES = (1.0, 0.1, 0.01, 0.001)
 _STATES = (20, 40, 80, 160)
 SWEEPS = {
     "sigma": Sweep("noise", (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), (1.0, 2.0, 4.0), "1"),
@@ -48,6 +49,7 @@ SWEEPS = {
     "||M||_0, sigma = 0": Sweep("row_entries", _ENTRIES, _ENTRIES, "0", noise=0.0),
     "H": Sweep("horizon", _LENGTHS, _LENGTHS, "at most 1"),
     "S": Sweep("states", _STATES, _STATES, ".5"),
+    "coverage": Sweep("coverage", _COVERAGES, _COVERAGES, "-.5 to 0"),
 }
 """With a large sigma the theorem's first term, which is free of sigma, is the smaller. With sigma = 0 its right side is
 0 whatever ||M||_0 is. Its n(s,a) ~ n / |S||A| makes it depend on |S| where the second term is the smaller."""
@@ -262,6 +264,10 @@ def _panels(points: Points) -> list[Panel]:
     x = [value * REFERENCE.size for value in sweep.values]
     error_lines = lines(sweep.families(), x, n, "bellman_error")
     panels.append(Panel(f"What the lemma bounds, {at_n}", "||M||_0", error, error_lines, 0.5))
+    sweep = SWEEPS["coverage"]
+    covered = [*lines(sweep.families(), sweep.values, n, "gap")[:3]]
+    covered += [Line("greedy", x, v) for name, x, v in lines(sweep.families(), sweep.values, n, "greedy_gap")[1:2]]
+    panels.append(Panel(f"A rare action, {at_n}", "how often it is logged", gap, covered))
     return panels
 
 
@@ -298,7 +304,7 @@ def _check_table(points: Points) -> str:
         if family not in points.cells:
             continue
         row: dict[str, Any] = {"point": title}
-        for estimator, name in (("because", "because"), ("dense", "dense")):
+        for estimator, name in (("because", "because"), ("true mask", "true mask"), ("dense", "dense")):
             summary, gap = points.summary(family, n, estimator), points.values(family, n, estimator, "gap")
             greedy = points.values(family, n, estimator, "greedy_gap")
             row |= {f"{name}: V* - V": f"{gap.mean():.4f}", f"{name}, no bonus": f"{greedy.mean():.4f}"}
