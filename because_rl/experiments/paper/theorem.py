@@ -214,7 +214,7 @@ def _point_rows(points: Points) -> list[dict[str, Any]]:
                 for measure in PER_REPETITION:
                     values = points.values(family, n, estimator, measure)
                     low, high = t_interval(values)
-                    ends = {"": values.mean(), "_low95": low, "_high95": high}
+                    ends = {"": values.mean(), "_low95": low, "_high95": high, "_median": np.median(values)}
                     row |= {f"{measure}{end}": f"{value:.4g}" for end, value in ends.items()}
                     if "gap" in measure:
                         row[f"{measure}_zeros"] = round(float((values <= 0).mean()), 4)
