@@ -235,8 +235,8 @@ def _bonus_verdict(rows: list[dict[str, Any]]) -> str:
         parts.append(f"{title} better at {better} and worse at {worse} of {len(group)} points")
     least = min(float(row["bound"]) / max(float(row["gap"]), 1e-12) for row in rows)
     return (
-        f"With the bonus the mean suboptimality is, by 95% intervals that do not overlap, {'; '.join(parts)}. The bound "
-        f"is at least {least:.1f} times the mean suboptimality at every point."
+        f"With the bonus the mean suboptimality is, by 95% intervals that do not overlap, {'; '.join(parts)}. The "
+        f"bound is at least {least:.1f} times the mean suboptimality at every point."
     )
 
 
