@@ -109,7 +109,7 @@ def test_visits_add_up_to_the_value():
 
 
 def test_sums_of_a_log_have_the_law_of_single_draws():
-    """Means over many logs of few rows: phi y^T, and y^2, whose mean is that of the target plus sigma^2."""
+    """Over many logs of few rows: means of phi y^T and of y^2, the variance of y, and its covariance with y^2."""
     noise, n = 0.7, 6
     mdp = draw_instances(stream(0, "one"), SMALL, 1)
     phi, core, mu, behaviour = (np.repeat(x, 40_000, 0) for x in (mdp.phi, mdp.core, mdp.mu, mdp.behaviour))
@@ -121,8 +121,16 @@ def test_sums_of_a_log_have_the_law_of_single_draws():
     np.testing.assert_allclose(log.counts.mean(0), n * where, atol=0.05)
     mean = np.einsum("sa,sad,sae->de", where, mdp.phi[0], mdp.phi[0] @ mdp.core[0])
     np.testing.assert_allclose(log.cross.mean(0), n * mean, atol=0.06)
-    second = np.einsum("sa,sat,dt->d", where, mdp.transitions[0], mdp.targets[0] ** 2)
+    first, second, third = (
+        np.einsum("sa,sat,dt->d", where, mdp.transitions[0], mdp.targets[0] ** power) for power in (1, 2, 3)
+    )
     np.testing.assert_allclose(log.squares.mean(0), n * (second + noise**2), rtol=0.02)
+    # phi adds up to 1, so the sum of phi y^T over features is the sum of y: its variance, and its covariance with y^2
+    total = log.cross.sum(1)
+    np.testing.assert_allclose(total.var(0), n * (second - first**2 + noise**2), rtol=0.03)
+    covariance = ((total - total.mean(0)) * log.squares).mean(0)
+    expected = n * (third + 3 * noise**2 * first - first * (second + noise**2))
+    np.testing.assert_allclose(covariance, expected, rtol=0.1, atol=0.05)
 
 
 def test_least_squares_finds_the_core_and_tests_its_support():
