@@ -296,7 +296,8 @@ def test_foreign_data_load(tmp_path, suffix):
     data = load(tmp_path / "logs", factors=spec)
     assert data.episodes == 4
     assert data.goal.shape == (len(data), 0)
-    np.testing.assert_array_equal(data.state[data.episode == 2], buffers[2].observations[:-1])
+    np.testing.assert_array_equal(data.state[data.episode == 2, :4], buffers[2].observations[:-1])
+    assert data.factors.targets[4:] == ("reward", "end")
     np.testing.assert_array_equal(data.action.argmax(1)[data.episode == 2], buffers[2].actions)
 
 
