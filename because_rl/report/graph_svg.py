@@ -85,7 +85,8 @@ def explore(graph: Mapping[str, Any]) -> Html:
 
 
 def _summary(graph: Mapping[str, Any], edges: list[dict[str, Any]]) -> str:
-    settings, score = graph.get("settings", {}), graph.get("score")
+    settings = {name: value for name, value in graph.get("settings", {}).items() if value is not None}
+    score = graph.get("score")
     text = f"{sum(e['kept'] for e in edges)} of {len(edges)} possible edges are kept"
     if "test" in settings:
         text += f" by the independence test {settings['test']}"

@@ -274,6 +274,10 @@ def vote(actions: np.ndarray, discrete: bool) -> np.ndarray:
     >>> vote(np.array([[[0.0]], [[0.9]], [[1.0]]]), discrete=False).tolist()
     [[0.9]]
     """
+    if not np.isfinite(actions).all():
+        raise BecauseError(
+            "The agent's action is not a finite number.", need="sound weights.", fix="restore its files, or fit again."
+        )
     if discrete:
         agreement = (actions[:, None] == actions[None]).sum(1)  # (K, n): how many vote the same
         winner = agreement.argmax(0)

@@ -14,7 +14,7 @@ import yaml
 from because_rl.algorithms.registry import METHODS, make_method
 from because_rl.cli.console import setting
 from because_rl.experiments.grid.grid import jobs, read_grid
-from because_rl.factors import FactorSpec
+from because_rl.factors import FactorSpec, name_columns
 from because_rl.io import write_json
 from benchmarks.fuzz import mutations as damage
 from benchmarks.fuzz.mutations import Rng, pick
@@ -125,8 +125,11 @@ def factors_case(rng: Rng, base: Path, work: Path) -> Case:
     def read() -> str:
         spec = FactorSpec.from_file(work / f"factors.{style}")
         written, read_back = _plain(text, style), spec.to_dict()
+        named = name_columns(written)
         for group in ("state", "action", "goal"):
             entries = [_entry(group, entry) for entry in written.get(group) or ()]
+            if group in named:  # columns are numbered in their order
+                entries = [e | {"columns": r["columns"]} for e, r in zip(entries, read_back[group], strict=True)]
             _same(read_back[group], entries, group)
         _same(read_back.get("codes"), written.get("codes"), "codes")
         if extra := set(written) - {"state", "action", "goal", "codes"}:

@@ -14,12 +14,14 @@ from because_rl.datasets.load import load
 from because_rl.discovery.mask import CausalMask
 from because_rl.errors import BecauseError
 from because_rl.io import read_json, sha256, write_json
+from because_rl.report.graph_svg import explore
 from because_rl.runs import discover as discovering
 from because_rl.runs import fit as fitting
 from because_rl.runs.discover import discover_dataset
 from because_rl.runs.report import report_run
 from because_rl.runs.train import load_agent, train
 from because_rl.training import saved
+from because_rl.training.method import vote
 from tests.runs.small import DATA, SMALL
 from tests.support import REPOSITORY, arrays, because, write
 
@@ -163,3 +165,15 @@ def test_files_are_utf8_whatever_the_locale(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, env=os.environ | ascii_only)
     assert done.returncode == 0, done.stderr
     assert "1 of 1 jobs to run" in done.stdout
+
+
+def test_an_agent_never_returns_an_action_that_is_no_number():
+    with pytest.raises(BecauseError, match="not a finite number"):
+        vote(np.array([[[0.5]], [[np.nan]]]), discrete=False)
+
+
+def test_a_graph_whose_settings_are_empty_has_a_page():
+    """The schema allows null in place of a threshold."""
+    edge = {"from": "x", "to": "x", "status": "forced", "weight": 1.0, "kept": True}
+    graph = {"inputs": ["x"], "targets": ["x"], "edges": [edge], "settings": {"threshold": None, "n": None}}
+    assert "1 of 1 possible edges" in explore(graph)
