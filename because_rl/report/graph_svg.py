@@ -53,7 +53,7 @@ def explore(graph: Mapping[str, Any]) -> Html:
     nodes = [_node(name, 0, y, name_width, "from", name not in targets) for name, y in left.items()]
     nodes += [_node(name, name_width + BETWEEN, y, name_width, "to", False) for name, y in right.items()]
     kept = sum(edge["kept"] for edge in edges)
-    label = f"Causal graph of {graph['dataset']}: {kept} of {len(edges)} edges"
+    label = f"Causal graph of {graph.get('dataset') or 'these data'}: {kept} of {len(edges)} edges"
     width = 2 * name_width + BETWEEN
     box, narrowest = f"0 0 {width} {STEP * (rows + 1)}", f"min-width: {READABLE * width:.0f}px"
     picture = tag("svg", *paths, *nodes, viewBox=box, style=narrowest, role="group", aria_label=label)

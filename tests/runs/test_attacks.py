@@ -174,6 +174,7 @@ def test_an_agent_never_returns_an_action_that_is_no_number():
 
 def test_a_graph_whose_settings_are_empty_has_a_page():
     """The schema allows null in place of a threshold."""
-    edge = {"from": "x", "to": "x", "status": "forced", "weight": 1.0, "kept": True}
+    edge = {"from": "x", "to": "x", "status": "forced", "weight": 1.0, "kept": True, "p": 1.0, "effect": 0.0}
+    edge |= {"statistic": 0.0, "weight_ci95": [1.0, 1.0], "detectable": None}
     graph = {"inputs": ["x"], "targets": ["x"], "edges": [edge], "settings": {"threshold": None, "n": None}}
     assert "1 of 1 possible edges" in explore(graph)
