@@ -7,6 +7,7 @@ resampled within their task only. The same seed gives the same interval.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -220,6 +221,47 @@ def performance_profile(
     pooled = np.concatenate(_strata(scores))
     resampled = np.concatenate(_resample(scores, stream(seed, "bootstrap", "profile"), resamples), axis=1)
     return [Estimate(float((pooled > tau).mean()), *_percentile_interval((resampled > tau).mean(1))) for tau in taus]
+
+
+def log_slope(x: Any, values: Any, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+    """Exponent b of the power law mean ~ x^b: the least squares slope of log mean against log x.
+
+    The interval is of a bootstrap over repetitions, which are resampled for all x at once. Points whose mean is 0 are
+    left out; where less than two remain there is no slope (nan).
+
+    Args:
+        x: (K,) positive.
+        values: (K, R) for R repetitions; or (K, C, R), of which the largest of the C means counts.
+
+    >>> log_slope([1, 10, 100], [[2.0, 4.0], [20.0, 40.0], [200.0, 400.0]]).value
+    1.0
+    """
+    values, logs = np.asarray(values, float), np.log(np.asarray(x, float))
+    values = values.reshape(len(logs), -1, values.shape[-1])
+    repetitions = values.shape[-1]
+    weights = _resampling_weights(seed, repetitions, resamples)
+    slopes = _slopes(logs, (values @ weights / repetitions).max(1))
+    known = slopes[~np.isnan(slopes)]
+    if np.isnan(slopes[0]):
+        return Estimate(float("nan"), float("nan"), float("nan"))
+    return Estimate(round(float(slopes[0]), 12), *_percentile_interval(known[1:] if len(known) > 1 else known))
+
+
+@cache
+def _resampling_weights(seed: int, repetitions: int, resamples: int) -> np.ndarray:
+    """How often each repetition is drawn, (repetitions, 1 + resamples); each once in the first column."""
+    picks = stream(seed, "bootstrap", "slope").integers(0, repetitions, (resamples, repetitions))
+    drawn = [np.bincount(pick, minlength=repetitions) for pick in picks]
+    return np.stack([np.ones(repetitions), *drawn], -1)
+
+
+def _slopes(logs: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Least squares slopes of log means (K, B) against logs (K,), over the points whose mean is positive: (B,)."""
+    used = means > 0
+    y, n = np.log(np.where(used, means, 1.0)), np.maximum(used.sum(0), 1)
+    x = np.where(used, logs[:, None] - (used * logs[:, None]).sum(0) / n, 0.0)
+    squares = (x**2).sum(0)
+    return np.where(used.sum(0) > 1, (x * y).sum(0) / np.where(squares > 0, squares, 1.0), np.nan)
 
 
 # Shared ------------------------------------------------------------------------------------------------

@@ -28,12 +28,14 @@ from jaxtyping import Array, PRNGKeyArray
 
 from because_rl.discovery.discover import discover
 from because_rl.discovery.mask import CausalMask
+from because_rl.discovery.mbar import spread_episodes
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.graph import Graph
 from because_rl.io import arrays_sha256, pack_json, remove_folder, unpack_json
 from because_rl.models.bilinear import BilinearModel, Outputs, make_gates, whiten_mu
 from because_rl.models.energy import EnergyModel, EnergyWeights, energy_loss, family_features, predict_mu
+from because_rl.models.l0_mask import l0_mask, l0_stage
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import per_target
 from because_rl.models.objective import Weights, world_model_loss
@@ -56,7 +58,10 @@ class BecauseConfig(PlanningConfig):
     energy_hidden: int = 64
     check_steps: int = 500
     """of the check that the mask predicts as well as all inputs (`models.sufficiency`); 0: no check"""
-    mask: Literal["discovered", "full"] = "discovered"
+    mask: Literal["discovered", "full", "l0"] = "discovered"
+    """by independence tests; every edge; or by sparse maximum likelihood, the mean over seeds (equation 4)"""
+    l0: float = 0.02
+    """nats a row that an edge must save, where `mask` is l0"""
     test: str | None = None
     """independence test; None: by the factors' types"""
     threshold: float | None = None
@@ -84,6 +89,8 @@ class Because(PlanningMethod):
         c, run, prepared = self.config, as_run(seeds), prepare(data)
 
         # Lines 5 to 9: the causal mask, estimated on batches of trajectories and averaged to M-bar (equations 5, 7)
+        if c.mask == "l0" and mask is None:
+            mask = l0_weights(c, prepared, run)
         edges = estimate_mask(c, data, run, mask)
 
         # Line 4: the world model, phi and mu under the mask (equation 6), which must not cost it what others would tell
@@ -133,6 +140,12 @@ def feared_targets(c: BecauseConfig, layout: Layout, possible: np.ndarray) -> np
     return np.array([gate[factor.slice].max() for factor in layout.factors.state], np.float32)
 
 
+def l0_weights(c: BecauseConfig, prepared: PreparedData, run: Run) -> np.ndarray:
+    """(inputs, targets) the share of seeds whose sparse maximum likelihood keeps an edge (equation 4)."""
+    stage = l0_stage(prepared, c.l0, c.hidden, c.world_steps, c.batch, c.rate)
+    return l0_mask(run.fit(stage, prepared.train, ()).alpha)
+
+
 class Edges(NamedTuple):
     """Two masks, (inputs, targets) in [0, 1]."""
 
@@ -162,7 +175,7 @@ def estimate_mask(
             return given.to_arrays() if isinstance(given, CausalMask) else {"weights": weights}
         if c.mask == "full":
             return {"weights": full_mask(data.factors)}
-        rows = data.rows(_spread_episodes(data.episode, c.mask_rows))
+        rows = data.rows(spread_episodes(data.episode, c.mask_rows))
         mask = discover(rows, test=c.test, threshold=c.threshold, batches=c.batches, progress=progress, keep=keep)
         return mask.to_arrays()
 
@@ -236,15 +249,6 @@ def edge_weights(factors: FactorSpec, mask: CausalMask | Graph | np.ndarray) -> 
             f"Got a mask of shape {weights.shape}.", need=f"{shape}, weights in [0, 1].", fix="correct the array."
         )
     return weights
-
-
-def _spread_episodes(episode: np.ndarray, count: int | None) -> np.ndarray:
-    """(rows,) which rows to take: about `count` of them, in whole episodes at even distances; None: all."""
-    if count is None:
-        return np.ones(len(episode), bool)
-    episodes, lengths = np.unique(episode, return_counts=True)
-    wanted = np.clip(round(count / lengths.mean()), 1, len(episodes))
-    return np.isin(episode, episodes[np.linspace(0, len(episodes) - 1, int(wanted)).astype(int)])
 
 
 def mask_cache_key(c: BecauseConfig, data: Transitions) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from because_rl.algorithms.because import Because, BecauseConfig
+from because_rl.algorithms.because_paper import BecausePaper, BecausePaperConfig
 from because_rl.algorithms.ccil import CCIL, CCILConfig
 from because_rl.algorithms.cdl import CDL, CDLConfig
 from because_rl.algorithms.delphic import Delphic, DelphicConfig
@@ -39,7 +40,8 @@ class Entry(NamedTuple):
 
 
 METHODS: dict[str, Entry] = {
-    **{name: Entry(Because, BecauseConfig) for name in ("because", "optimism", "linear", "full", "because-paper")},
+    **{name: Entry(Because, BecauseConfig) for name in ("because", "optimism", "linear", "full")},
+    "because-paper": Entry(BecausePaper, BecausePaperConfig),
     "ccil": Entry(CCIL, CCILConfig),
     "cdl": Entry(CDL, CDLConfig),
     "delphic": Entry(Delphic, DelphicConfig),

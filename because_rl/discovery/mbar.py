@@ -20,7 +20,7 @@ lost. The result is a weight in [0, 1] for every edge, with an interval that say
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -64,6 +64,32 @@ def draw_batches(episode: np.ndarray, count: int, seed: int) -> list[np.ndarray]
     size = min(len(names), max(LEAST_EPISODES, len(names) // 2))
     picks = [stream(seed, "batches", b).choice(names, size, replace=False) for b in range(count)]
     return [np.flatnonzero(np.isin(episode, pick)) for pick in picks]
+
+
+def spread_episodes(episode: np.ndarray, count: int | None) -> np.ndarray:
+    """(rows,) which rows to take: about `count` of them, in whole episodes at even distances; None: all."""
+    if count is None:
+        return np.ones(len(episode), bool)
+    episodes, lengths = np.unique(episode, return_counts=True)
+    wanted = np.clip(round(count / lengths.mean()), 1, len(episodes))
+    return np.isin(episode, episodes[np.linspace(0, len(episodes) - 1, int(wanted)).astype(int)])
+
+
+def consecutive_batches(episode: np.ndarray, count: int) -> list[np.ndarray]:
+    """Row indices of at most `count` batches of consecutive episodes, each of 150 or more (or one of all).
+
+    A hidden cause that changes slowly, such as a season or the person who logged, is nearly constant in each.
+    """
+    first = np.flatnonzero(np.diff(episode, prepend=episode[0] - 1))
+    parts = np.array_split(first, max(1, min(count, len(first) // LEAST_EPISODES)))
+    return np.split(np.arange(len(episode)), [part[0] for part in parts[1:]])
+
+
+def batch_shares(density: np.ndarray, batches: Sequence[np.ndarray]) -> np.ndarray:
+    """(batches,) w_b of batches of row indices, from the log-density of the action in each row."""
+    logs = np.array([density[rows].mean() for rows in batches])
+    share = np.exp(logs - logs.max()) * [len(rows) for rows in batches]
+    return share / share.sum()
 
 
 def log_density(variables: Variables, ridge: float = 1e-3) -> np.ndarray:
@@ -116,10 +142,7 @@ def reweight(
         whole = full.matrix.astype(float)
         return Reweighted(full, whole, whole, np.ones(1))
     density = log_density(variables)
-    logs = [density.mean(), *(density[rows].mean() for rows in draws)]
-    batch_rows = [len(density), *map(len, draws)]
-    share = np.exp(np.array(logs) - max(logs)) * batch_rows
-    share /= share.sum()
+    share = batch_shares(density, [np.arange(len(density)), *draws])
     weight = np.einsum("b,bij->ij", share, np.array([mask.matrix for mask in masks], float))
     low, high = wilson(weight, 1.0 / (share**2).sum())  # n: the number of equal batches that these are worth
     settings = full.settings | {"batches": batches, "seed": seed}

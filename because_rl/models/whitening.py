@@ -10,6 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+LEAST_PIVOT = 3e-6
+"""As a share of the mean variance, a third of the ridge. Where features are copies of each other, as those of a
+continuous factor with two values, rounding of the sums may take away more than the ridge."""
+
 
 class Whitening(NamedTuple):
     """mu = map (raw - mean), member by member."""
@@ -48,14 +52,17 @@ def inverse_roots(covariances: Sequence[Float[Array, "members width width"]]) ->
         for c, width, fill in zip(covariances, widths, padding, strict=True)
     ]
     matrices = jnp.concatenate(padded)
+    means = [jnp.trace(c, axis1=1, axis2=2) / width for c, width in zip(covariances, widths, strict=True)]
+    least = LEAST_PIVOT * jnp.concatenate(means)
 
     def eliminate(rows: Array, k: Array) -> tuple[Array, None]:
         """Column k below the diagonal, from [covariance, identity] side by side."""
-        factor = jnp.where(jnp.arange(most) > k, rows[:, :, k] / rows[:, k, k][:, None], 0.0)
+        pivot = jnp.maximum(rows[:, k, k], least)
+        factor = jnp.where(jnp.arange(most) > k, rows[:, :, k] / pivot[:, None], 0.0)
         return rows - factor[:, :, None] * rows[:, k][:, None], None
 
     identity = jnp.broadcast_to(jnp.eye(most), matrices.shape)
     rows, _ = jax.lax.scan(eliminate, jnp.concatenate([matrices, identity], axis=2), jnp.arange(most))
-    pivots = jnp.diagonal(rows[:, :, :most], axis1=1, axis2=2)
+    pivots = jnp.maximum(jnp.diagonal(rows[:, :, :most], axis1=1, axis2=2), least[:, None])
     maps = jnp.split(rows[:, :, most:] / jnp.sqrt(pivots)[:, :, None], np.cumsum([len(c) for c in covariances])[:-1])
     return [m[:, :width, :width] for m, width in zip(maps, widths, strict=True)]

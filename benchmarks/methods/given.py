@@ -58,7 +58,7 @@ def _row(name: str, method: PlanningMethod, summary: Summary, known: dict[Any, t
     if key not in known:  # variants of a method have the same networks
         known[key] = _networks(method, summary)
     encoders, votes = known[key]
-    weight = c.background if hasattr(c, "background") else c.weights.background
+    weight = c.background if hasattr(c, "background") else c.weights.background if hasattr(c, "weights") else 0.0
     return {
         "method": f"`{name}`",
         "encoders": encoders,

@@ -39,7 +39,7 @@ TINY = {
     "check_steps": 0,
 }
 TINY |= {"behaviour_steps": 2 * CHUNK, "value_steps": 2 * CHUNK, "behaviour_hidden": 8}
-TINY |= {"planner.population": 8, "planner.horizon": 3}
+TINY |= {"planner.population": 8, "planner.horizon": 3, "alternations": 1}
 TINY |= {"langevin.training": 2 * CHUNK, "langevin.steps": 3, "langevin.buffer": 32, "langevin.chains": 8}
 TINY |= {"mask": "full", "layers": 1, "features": 8, "worlds": 2, "members": 2, "rate": 3e-3, "critic_rate": 3e-3}
 """Settings of a tiny method; each method takes those that its Config has."""

@@ -84,12 +84,24 @@ def test_trees_grown_together_equal_trees_grown_separately(least):
         np.testing.assert_allclose(together.predict(new, i, least), separate, rtol=1e-12)
 
 
-def test_fcit_finds_a_strong_edge():
+def test_fcit_reaches_the_thresholds_of_the_paper_with_more_splits():
     rng = np.random.default_rng(0)
-    x, z = rng.normal(size=400), rng.normal(size=(400, 2))
-    y = z[:, 0] + 0.1 * rng.normal(size=400)
-    assert pair_p_value(Fcit(), x, y + 2 * x, z) < 0.01
+    x, z = rng.normal(size=1200), rng.normal(size=(1200, 2))
+    y = z[:, 0] + 0.1 * rng.normal(size=1200)
+    assert pair_p_value(Fcit(), x, y + 2 * x, z) < 1e-6
+    assert pair_p_value(Fcit(splits=8), x, y + 2 * x, z) > 1e-6
     assert pair_p_value(Fcit(), x, y, z) > 0.01
+
+
+def test_splits_of_the_same_rows_keep_the_level():
+    """Without the correction for shared rows 4 of these 24 are rejected."""
+    rng = np.random.default_rng(1)
+    rejected = 0
+    for _ in range(24):
+        x, z = rng.normal(size=120), rng.normal(size=(120, 1))
+        y = z[:, 0] + rng.normal(size=120)
+        rejected += pair_p_value(Fcit(), x, y, z) < 0.05
+    assert rejected <= 2
 
 
 # l0 ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from because_rl.models.whitening import inverse_roots, whitenings
 
@@ -34,3 +35,15 @@ def test_no_program_with_whitening_calls_lapack():
     program = jax.jit(jax.grad(loss)).lower(jnp.ones((8, 2, 3))).as_text()
     assert "lapack" not in program
     assert "custom_call" not in program
+
+
+def test_features_that_copy_each_other_are_whitened_too():
+    """Those of a continuous factor with two values; rounding left their second pivot below 0."""
+    rng = np.random.default_rng(17)
+    shift = rng.normal(size=2)
+    rare = (rng.random(6500) < 0.006)[:, None, None].astype(np.float32)
+    copies = np.array([0.5, 0.36]) * rng.choice([-1, 1], 2) * (rare - 0.006) / 0.077 + shift
+    whitening = jax.jit(lambda f: whitenings([f])[0])(jnp.asarray(copies, jnp.float32))
+    white = jax.vmap(whitening)(jnp.asarray(copies, jnp.float32))
+    assert white[:, 0, 0].std() == pytest.approx(1.0, abs=0.02)
+    assert jnp.isfinite(white).all()

@@ -19,6 +19,7 @@ from because_rl.experiments.paper.mismatch import FIG_MISMATCH, TABLE_MISMATCH
 from because_rl.experiments.paper.scale import Scale
 from because_rl.experiments.paper.sensitivity import FIG_COVERAGE, FIG_SAMPLES, FIG_SPURIOUS
 from because_rl.experiments.paper.success import TABLE_ABLATION, TABLE_OVERALL
+from because_rl.experiments.paper.theorem import THEOREM
 
 EXPERIMENTS = {
     "table-overall": TABLE_OVERALL,
@@ -33,6 +34,7 @@ EXPERIMENTS = {
     "fig-envs": FIG_ENVS,
     "fig-coverage": FIG_COVERAGE,
     "table-oracle": TABLE_ORACLE,
+    "theorem": THEOREM,
 }
 
 

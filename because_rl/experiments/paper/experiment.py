@@ -36,6 +36,8 @@ class Product(NamedTuple):
     text: str
     """the table and its explanation, as Markdown"""
     figure: Figure | None = None
+    tables: Mapping[str, list[dict[str, Any]]] = {}
+    """further data, one CSV file per name; an experiment that has them writes into a folder of its own"""
 
 
 class Experiment(NamedTuple):
@@ -152,7 +154,8 @@ def success_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[Row]:
 def write_experiment(
     name: str, experiment: Experiment, scale: Scale, jobs: Sequence[Job], cells: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """Write ``NAME.csv``, ``NAME.md``, for a figure ``NAME.svg`` and ``NAME.png``, and ``NAME.json`` (provenance).
+    """Write ``NAME.csv``, ``NAME.md``, for a figure ``NAME.svg`` and ``NAME.png``, and ``NAME.json`` (provenance);
+    into ``NAME/``, with a CSV for each of them, where the product has further tables.
 
     `cells` are the finished cells of the jobs. Returns the numbers of finished and missing cells, and the files.
     """
@@ -163,8 +166,10 @@ def write_experiment(
     notes = [f"{len(missing)} of {len(missing) + len(cells)} results are missing."] if missing else []
     notes += [f"{other} results were computed by another version of the source."] if other else []
     text = "\n".join([f"# {experiment.title}", "", product.text.strip(), *(f"\n{note}" for note in notes), ""])
-    files = [folder / f"{name}.csv", folder / f"{name}.md"]
-    write_text(files[0], csv_text(product.rows))
+    folder = folder / name if product.tables else folder
+    files = [folder / f"{name}.csv", folder / f"{name}.md", *(folder / f"{table}.csv" for table in product.tables)]
+    for file, rows in zip((files[0], *files[2:]), (product.rows, *product.tables.values()), strict=True):
+        write_text(file, csv_text(rows))
     write_text(files[1], text)
     if product.figure is not None:
         for suffix in (".svg", ".png"):

@@ -142,4 +142,13 @@ def _oracle(root: Path | None, cell: Cell) -> dict[str, Any]:
     return {"row": oracle([cell["world"]], [cell["split"]], cell["episodes"])["rows"][0]}
 
 
-UNTRAINED_MEASURES = {"graph": _graph, "oracle": _oracle}
+def _theorem(root: Path | None, cell: Cell) -> dict[str, Any]:
+    """The suboptimality of the literal algorithm in a family of MDPs, at every number of samples."""
+    from because_rl.experiments.paper.bilinear_family import Family, summarise_point
+
+    family = Family(**cell["family"])
+    points = {str(n): summarise_point(family, n, cell["repetitions"], cell["seed"]) for n in cell["samples"]}
+    return {"points": points}
+
+
+UNTRAINED_MEASURES = {"graph": _graph, "oracle": _oracle, "theorem": _theorem}

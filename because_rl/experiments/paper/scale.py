@@ -37,6 +37,8 @@ class Scale:
     """world -> share of the offline data that a graph is discovered from"""
     oracle_episodes: Mapping[str, int] = field(default_factory=lambda: ORACLE_EPISODES)
     pictured: tuple[str, ...] = ("lift", "unlock", "crash")
+    theorem_samples: tuple[int, ...] = (100, 316, 1000, 3162, 10_000, 31_623, 100_000, 316_228, 1_000_000)
+    theorem_repetitions: int = 60
 
     def methods(self, wanted: Iterable[str]) -> dict[str, dict[str, Any]]:
         """The wanted methods that are registered and included, with their settings."""
@@ -62,6 +64,8 @@ TINY = Scale(
     energy_points=10,  # so that all runs have the same chunk, hence the same programs
     graph_shares={"unlock": 0.2, "crash": 0.02},
     oracle_episodes={"unlock": 20, "crash": 2},
+    theorem_samples=(100, 1000, 10_000),
+    theorem_repetitions=4,
 )
 
 
