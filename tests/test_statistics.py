@@ -13,6 +13,7 @@ from because_rl.statistics import (
     holm,
     iqm,
     iqm_interval,
+    leads_over_first,
     mann_whitney,
     mean,
     paired_by_layout,
@@ -66,6 +67,28 @@ def test_welch_without_variance():
     assert welch(ones, zeros)[:3] == (1.0, 1.0, 1.0)
     tiny = [1e-160, 2e-160, 3e-160]  # the squares of their variances underflow
     assert np.isfinite(welch(tiny, tiny).dof)
+
+
+def test_leads_of_two_settings_on_one_task_are_paired():
+    rng = np.random.default_rng(0)
+    first, second = rng.random((2, 6))
+    (lead,) = leads_over_first([[first], [second]])
+    assert lead == pytest.approx(paired_t_test(second, first, "greater"))
+
+
+def test_noise_of_leads_is_what_least_squares_leaves():
+    """Dummies of setting and of dataset within each task; the residual of their regression is the noise."""
+    values = np.random.default_rng(1).random((4, 3, 2)) + np.array([0, 5, 9])[:, None]
+    setting, task, dataset = (axis.ravel() for axis in np.indices(values.shape))
+    columns = [(task == j) & (setting == i) for i, j in product(range(4), range(3))]
+    columns += [(task == j) & (dataset == k) for j, k in product(range(3), range(2))]
+    design = np.array(columns, float).T
+    residual = values.ravel() - design @ np.linalg.lstsq(design, values.ravel())[0]
+    dof = values.size - np.linalg.matrix_rank(design)
+    error = np.sqrt(2 * (residual**2).sum() / dof / 6)
+    leads = leads_over_first(values)
+    assert [lead.dof for lead in leads] == [dof] * 3 == [9] * 3
+    assert [lead.t for lead in leads] == pytest.approx([(values[i] - values[0]).mean() / error for i in (1, 2, 3)])
 
 
 @pytest.mark.parametrize("alternative", ALTERNATIVES)

@@ -71,8 +71,9 @@ def make_method(
         raise BecauseError(
             f"There is no method {name!r}.", need=f"one of {', '.join(METHODS)}.", fix="correct the name."
         )
-    by_world = WORLD_SETTINGS.get(VARIANT_OF.get(name, name), {}).get(world or "", {})
-    chosen = TUNED.get(name, {}).get(world or "", {}) if tuned else {}
+    family = VARIANT_OF.get(name, name)
+    by_world = WORLD_SETTINGS.get(family, {}).get(world or "", {})
+    chosen = TUNED.get(family, {}).get(world or "", {}) if tuned else {}
     config = METHODS[name].config()
     for settings in (by_world, chosen, VARIANTS.get(name, {}), overrides or {}):
         config = configure(config, settings)

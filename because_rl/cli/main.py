@@ -40,7 +40,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     sweep: "because sweep paper --methods because,mopo --worlds unlock -o results/unlock",
     compare: "because compare results/unlock:because results/unlock:mopo",
     paper: "because paper all --tiny",
-    tune: "because tune --methods mopo,td3bc --worlds unlock -o results/tuning",
+    tune: "because tune --methods mopo,td3bc --worlds unlock",
 }
 """Every command, in the order of ``because --help``, with the example at the end of its own help."""
 

@@ -1,4 +1,4 @@
-"""The command ``because tune``: the same number of trials for every method, scored on development scenes."""
+"""The command ``because tune``: the same number of trials for every method, scored on development data and scenes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from because_rl.cli.sweep import (
     Workers,
     make_engine,
 )
+from because_rl.errors import BecauseError
 
 
 def tune(
@@ -32,14 +33,22 @@ def tune(
         ),
     ] = None,
     worlds: Annotated[str | None, typer.Option(help="Only these (all three).")] = None,
-    policy: Annotated[
-        str | None, typer.Option(help="Behaviour policy of the training data: random, medium, expert (medium).")
+    policies: Annotated[
+        str | None, typer.Option(help="Behaviour policies of the training data (random,medium,expert).")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... (3).")] = None,
-    episodes: Annotated[int | None, typer.Option(help="Development scenes, per seed (100).")] = None,
+    dataset_seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="A dataset of each policy for each of these seeds, from 500 to 599 (500,501). One cannot tell a lead "
+            "from noise."
+        ),
+    ] = None,
+    splits: Annotated[str | None, typer.Option(help="Splits of the development scenes (I,O).")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Train the seeds 0, 1, ... on each dataset (1).")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Development scenes of a split, per seed (100).")] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Folder of cells and table (results/tuning; results/tiny/tuning)."),
+        typer.Option("-o", "--output", help="Folder of cells and table (results/tuning/2; results/tiny/tuning)."),
     ] = None,
     work: Work = None,
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the runs after they are scored.")] = False,
@@ -48,48 +57,72 @@ def tune(
     address: Address = "auto",
     gpus: Gpus = 0.0,
     compile_cache: CompileCache = None,
+    together: Annotated[
+        int | None,
+        typer.Option(
+            help="Datasets of a trial that a job trains on side by side, as one program on a GPU (all, 6 as a rule). "
+            "Fewer need less memory; results are the same."
+        ),
+    ] = None,
     retry_failed: RetryFailed = False,
     no_run: NoRun = False,
     any_code: AnyCode = False,
-    tiny: Annotated[bool, typer.Option("--tiny", help="A small round of two cheap methods, in a minute.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="A small round of one cheap method, in a minute.")] = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Try four settings of every method on development scenes and report which a preset would take; changes no preset.
+    """Try eight settings of every method on development data and scenes; print what presets would take.
 
-    If interrupted, the same command continues; several may share a folder.
+    No preset is changed. If interrupted, the same command continues; several may share a folder.
     """
-    from because_rl.experiments.grid.cells import missing_jobs
-    from because_rl.experiments.grid.grid import TrainAndEvaluate
+    from because_rl.experiments.grid.cells import join_jobs, missing_jobs
     from because_rl.experiments.grid.runner import failures, sweep
     from because_rl.experiments.tuning import tune as tuning
-    from because_rl.experiments.tuning.table import format_settings, write_table
+    from because_rl.experiments.tuning.table import format_choice, format_settings, write_table
 
-    names = {"methods": methods, "worlds": worlds}
+    names = {"methods": methods, "worlds": worlds, "policies": policies, "splits": splits}
     options: dict[str, Any] = {key: tuple(text.split(",")) for key, text in names.items() if text}
-    options |= {key: v for key, v in (("policy", policy), ("seeds", seeds), ("episodes", episodes)) if v is not None}
+    options |= {key: number for key, number in (("seeds", seeds), ("episodes", episodes)) if number is not None}
+    if dataset_seeds:
+        options["dataset_seeds"] = tuple(map(_whole_number, dataset_seeds.split(",")))
     wanted = replace(tuning.TINY if tiny else tuning.Round(), **options)
+    together = wanted.datasets if together is None else together
+    if together < 1:
+        raise BecauseError(f"Got together={together}.", need="at least 1.", fix="give a larger number.")
     jobs = tuning.jobs(wanted)
-    output = output or Path("results/tiny/tuning" if tiny else "results/tuning")
-    missing = missing_jobs(jobs, output, any_code)
+    output = output or Path("results/tiny/tuning" if tiny else "results/tuning/2")
+    missing = join_jobs(missing_jobs(jobs, output, any_code), together)
     place, count, processes = make_engine(engine, address, gpus, workers)
-    compute = tuning.Develop(TrainAndEvaluate(root, work, keep_runs, compile_cache, processes), output, {})
+    compute = tuning.Develop(root, work, keep_runs, compile_cache, processes)
     if not no_run:
         with interruptible(RERUN), sweep_bar("Tuning") as progress:
             sweep(missing, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
             compute.tidy(missing, output)
     table, failed = write_table(wanted, jobs, output, any_code), failures(missing, output)
-    rates = {(row["method"], row["world"], row["trial"]): f"{row['success']:.3f}" for row in table["rows"]}
-    rows = [
-        {"method": v["method"], "world": v["world"], "trials": f"{v['trials']} of {tuning.TRIALS}"}
-        | {("preset", "1", "2", "3")[n]: rates.get((v["method"], v["world"], n), "-") for n in range(tuning.TRIALS)}
-        | {"a preset would take": format_settings(v["settings"]), "noise": v["noise"] or "-"}
-        for v in table["winners"]
-    ]
-    title = f"Success on development scenes; the settings of each trial are in {output / 'table.md'}"
-    emit(
-        {"results": str(output), **table, "failed": failed},
-        as_json,
-        make_table(title, rows, ("trials", "preset", "1", "2", "3")),
-    )
+    rates = {
+        (row["method"], row["world"], row["trial"]): (f"{row['success']:.3f}", format_settings(row["settings"]))
+        for row in table["rows"]
+        if row["success"] is not None
+    }
+    rows = []
+    for choice in table["choices"]:
+        name = choice["method"], choice["world"]
+        preset, best = (rates.get((*name, trial), ("-", "-")) for trial in (0, choice["best"]))
+        rows.append(
+            {"method": name[0], "world": name[1], "trials": f"{choice['trials']} of {tuning.TRIALS}"}
+            | {"preset": preset[0], "best": best[0], "settings of the best": best[1], "noise": choice["noise"] or "-"}
+        )
+    title = f"Mean success over all tasks of development; every trial is in {output / 'table.md'}"
+    shown = make_table(title, rows, ("trials", "preset", "best"))
+    emit({"results": str(output), **table, "failed": failed}, as_json, shown)
+    if not as_json:
+        print("A preset would take:")
+        for choice in table["choices"]:
+            print(f"  {choice['method']} on {choice['world']}: {format_choice(choice)}")
     exit_if_failed(failed)
+
+
+def _whole_number(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise BecauseError(f"Got the dataset seed {text!r}.", need="whole numbers.", fix="give them as 500,501.")
+    return int(text)

@@ -89,13 +89,29 @@ def evaluate_together(
     team: Team | None = None,
 ) -> list[Outcome]:
     """`evaluate` for several agents, in one batch of worlds; where they act by the same program, it is run once."""
-    acts = [acting(agent, episodes, child_seed(seed, "act", world, split)) for agent in agents]
-    ends = np.cumsum([len(agent.seeds) for agent in agents])
+    scenes, seed = layouts(world, split, episodes), child_seed(seed, "act", world, split)
+    return roll_together(agents, world, split, scenes, seed, spurious, batch, processes, tick, team)
 
+
+def roll_together(
+    agents: Sequence[Agent],
+    world: str,
+    split: str,
+    scenes: Sequence[int],
+    seed: int,
+    spurious: int = 1,
+    batch: BatchEnv | None = None,
+    processes: int = 1,
+    tick: Callable[[], None] = lambda: None,
+    team: Team | None = None,
+) -> list[Outcome]:
+    """As `evaluate_together`, in any scenes; `seed` is the one that agents start acting with."""
+    acts = [acting(agent, len(scenes), seed) for agent in agents]
+    ends = np.cumsum([len(agent.seeds) for agent in agents])
     team = team or Team()
 
     def act(observation: Observation, steps_left: int) -> np.ndarray:
-        parts = zip(*(np.split(part, ends[:-1] * episodes) for part in observation), strict=True)
+        parts = zip(*(np.split(part, ends[:-1] * len(scenes)) for part in observation), strict=True)
         works = [partial(one, Observation(*part), steps_left) for one, part in zip(acts, parts, strict=True)]
         actions = []
         for action in team.run(works):
@@ -105,7 +121,7 @@ def evaluate_together(
         tick()
         return np.concatenate(actions)
 
-    scenes, repeats = layouts(world, split, episodes), int(ends[-1])
+    repeats = int(ends[-1])
     all_agents = roll(world, split, scenes, act, repeats=repeats, spurious=spurious, batch=batch, processes=processes)
     return [all_agents.of_seeds(slice(end - len(agent.seeds), end)) for agent, end in zip(agents, ends, strict=True)]
 

@@ -1,8 +1,9 @@
-"""Tuning: valid trials for every method, scenes that nothing else contains, the winner, and a small real round."""
+"""Tuning: valid trials for every method, scenes that nothing else contains, the rule, and a small real round."""
 
 import json
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,18 +20,20 @@ from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS, make_batch
 from because_rl.errors import BecauseError
 from because_rl.evaluation.one_step import OTHER_SEED
 from because_rl.evaluation.rollout import SUBCASES, layouts
+from because_rl.experiments.grid.cells import join_jobs
 from because_rl.experiments.grid.grid import Grid
 from because_rl.experiments.grid.runner import Job
 from because_rl.experiments.tuning import table as tuning_table
 from because_rl.experiments.tuning import trials as tuning_trials
 from because_rl.experiments.tuning import tune as tuning
-from because_rl.experiments.tuning.development import develop, held_out, scenes
-from because_rl.experiments.tuning.table import find_winner, write_table
+from because_rl.experiments.tuning.development import DATASET_SEEDS, develop, develop_together, held_out, scenes
+from because_rl.experiments.tuning.table import choose, write_table
 from because_rl.experiments.tuning.trials import CHANGES, PLANNING_CHANGES, SHARED, TRIALS, Times, trials
 from because_rl.io import write_json
 from because_rl.models.prepared_data import summarise
 from because_rl.planning import agent as planner_agent
 from because_rl.planning.agent import LearnedModel, PlannerAgent
+from because_rl.planning.proposals import PlanningConfig
 from because_rl.runs.train import load_for_training
 from because_rl.training.method import Controller
 from tests.experiments.support import SMALL, command
@@ -47,17 +50,19 @@ def test_every_method_has_its_trials_or_shares_those_of_another():
 
 def test_a_new_planning_method_has_trials_without_an_entry(monkeypatch):
     monkeypatch.delitem(tuning_trials.CHANGES, "mopo")
-    assert trials("mopo", "unlock") == [{}, {"rate": 0.0006}, {"hidden": 128}, {"world_steps": 5000}]
+    changes = trials("mopo", "unlock")
+    assert len(changes) == TRIALS
+    assert (changes[1], changes[4], changes[-1]) == ({"rate": 0.0006}, {"hidden": 128}, {"world_steps": 5000})
     monkeypatch.delitem(tuning_trials.CHANGES, "td3bc")
     with pytest.raises(BecauseError, match="no trials for the method 'td3bc'"):
         trials("td3bc", "unlock")
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CHANGES)
 def test_trials_are_different_configs_with_the_preset_first(method, world):
     settings_of_trials = trials(method, world)
-    assert len(settings_of_trials) == TRIALS == 4
+    assert len(settings_of_trials) == TRIALS == 8
     assert settings_of_trials[0] == {}
     methods = [make_method(method, settings, world, tuned=False) for settings in settings_of_trials]
     configs = [json.dumps(asdict(each.config)) for each in methods]
@@ -67,18 +72,36 @@ def test_trials_are_different_configs_with_the_preset_first(method, world):
 
 @pytest.mark.parametrize("method", CHANGES)
 def test_no_trial_is_without_effect_where_actions_are_discrete(method):
-    idle = ("planner.", "behaviour", "value_", "memory", "expectile")
+    idle = ("planner.", "behaviour", "value_", "memory", "expectile", "noise", "clip")
     assert not [name for settings in trials(method, "unlock") for name in settings if name.startswith(idle)]
 
 
 def test_multiples_are_of_the_preset_of_the_world():
     assert [trials("td3bc", world)[1]["alpha"] for world in ("lift", "unlock")] == [0.3, 0.09]
-    assert trials("td3bc", "lift", {"steps": 100})[3] == {"steps": 200}
-    assert trials("because", "crash")[3] == {"planner.population": 384}
-    assert trials("because-paper", "lift")[3] == {"planner.population": 3000}
-    assert Times(2) in CHANGES["because"][2]["other"].values()
+    assert trials("td3bc", "lift", {"steps": 100})[6] == {"steps": 20}
+    assert trials("because", "crash")[6] == {"planner.population": 384}
+    assert Times(2) in CHANGES["because"][5]["other"].values()
     with pytest.raises(BecauseError, match="'mopi'"):
         trials("mopi", "lift")
+
+
+def test_what_because_chose_earlier_is_tried_or_shared():
+    tried = {name for world in WORLDS for settings in trials("because", world) for name in settings}
+    chosen = {
+        "feared",
+        "price",
+        "weights.jackknife",
+        "planner.warm_start_share",
+        "planner.population",
+        "hidden",
+        "rate",
+    }
+    assert chosen <= tried
+    for world in WORLDS:
+        planners = [make_method(name, None, world, tuned=False).config for name in CHANGES]
+        planners = [config for config in planners if isinstance(config, PlanningConfig)]
+        for shared in ("planner", "price", "behaviour_hidden", "behaviour_steps", "rate", "batch", "world_steps"):
+            assert len({getattr(config, shared) for config in planners}) == 1
 
 
 # Development scenes ------------------------------------------------------------------------------------
@@ -86,12 +109,12 @@ def test_multiples_are_of_the_preset_of_the_world():
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_no_dataset_or_evaluation_contains_a_development_scene(world):
-    development = set(scenes(world, 1000))
-    assert len(development) == 1000
+    development = {scene for split in SPLITS for scene in scenes(world, 1000, split)}
+    assert len(development) == 2000
     for split in (*SPLITS, *SUBCASES.get(world, ())):
         assert not development & set(layouts(world, split, 1000))
     for behaviour in BEHAVIOURS:
-        for seed in (0, 1, 2, OTHER_SEED):
+        for seed in (0, 1, 2, *DATASET_SEEDS[:2], OTHER_SEED):
             recipe = Recipe.parse(f"{world}-{behaviour}", seed=seed)
             assert not development & {recipe.episode_seed(episode) for episode in range(1000)}
 
@@ -110,14 +133,16 @@ class Idle(Controller):
         return np.zeros(state.shape[:2], int)
 
 
-def test_development_is_in_its_scenes_of_split_i():
-    agent = Idle()
-    result = develop(agent, "unlock", 6)
-    batch = make_batch("unlock", "I")
-    for states in agent.first:
-        np.testing.assert_array_equal(states, batch.reset(scenes("unlock", 6)).state)
-    assert result["per_seed"] == [0.0, 0.0]
-    assert result["outcomes"] == ["000000", "000000"]
+@pytest.mark.parametrize("split", SPLITS)
+def test_development_is_in_its_scenes_of_the_split(split):
+    agents = Idle(), Idle()
+    results = develop_together(agents, "unlock", 6, split=split)
+    batch = make_batch("unlock", split)
+    for states in (states for agent in agents for states in agent.first):
+        np.testing.assert_array_equal(states, batch.reset(scenes("unlock", 6, split)).state)
+    assert results[0] == results[1] == develop(Idle(), "unlock", 6, split=split)
+    assert results[0]["per_seed"] == [0.0, 0.0]
+    assert results[0]["outcomes"] == ["000000", "000000"]
 
 
 def test_held_out_error_of_a_model_that_predicts_no_change(root, monkeypatch):
@@ -140,16 +165,26 @@ def test_held_out_error_of_a_model_that_predicts_no_change(root, monkeypatch):
 # Jobs --------------------------------------------------------------------------------------------------
 
 
-def test_a_round_has_one_cell_of_each_trial_presets_first():
-    jobs = tuning.jobs(tuning.Round(methods=("td3bc", "icil"), seeds=3))
+def test_a_round_has_the_same_trainings_for_every_method():
+    jobs = tuning.jobs(tuning.Round(methods=("td3bc", "because")))
     cells = [cell for job in jobs for cell in job.cells.values()]
-    assert len(jobs) == len(cells) == 2 * 3 * TRIALS
+    assert len(jobs) == 2 * 3 * TRIALS * 6
     assert [cell["trial"] for cell in cells] == sorted(cell["trial"] for cell in cells)
-    assert {(cell["split"], cell["measure"], cell["scenes"]) for cell in cells} == {("I", "development", 100)}
-    assert {cell["dataset"] for cell in cells} == {f"because/{world}-medium-v1" for world in WORLDS}
-    assert all(cell["seeds"] == [0, 1, 2] for cell in cells)
+    tasks = [(cell["method"], cell["trial"], cell["dataset"], cell["split"]) for cell in cells]
+    datasets = [f"because/{w}-{b}-seed{seed}-v1" for w in WORLDS for b in BEHAVIOURS for seed in (500, 501)]
+    assert set(tasks) == set(product(("td3bc", "because"), range(TRIALS), datasets, SPLITS))
+    assert len(tasks) == len(set(tasks))
+    assert {(cell["measure"], cell["episodes"], *cell["seeds"]) for cell in cells} == {("development", 100, 0)}
     first = next(cell for cell in cells if (cell["method"], cell["recipe"]["world"]) == ("td3bc", "crash"))
     assert first["config"] == json.loads(json.dumps(asdict(make_method("td3bc", None, "crash", tuned=False).config)))
+
+
+def test_the_trainings_of_a_trial_are_one_job_presets_first():
+    wanted = tuning.Round(methods=("td3bc", "gnn"), worlds=("crash",))
+    joint = join_jobs(tuning.jobs(wanted), wanted.datasets)
+    trials_of_jobs = [{(cell["method"], cell["trial"]) for cell in job.cells.values()} for job in joint]
+    assert trials_of_jobs == [{(method, trial)} for trial in range(TRIALS) for method in ("td3bc", "gnn")]
+    assert all(len(job.trainings) == 6 and len(job.cells) == 12 for job in joint)
 
 
 def test_tuned_settings_change_the_method_and_not_the_round(monkeypatch):
@@ -164,10 +199,17 @@ def test_tuned_settings_change_the_method_and_not_the_round(monkeypatch):
     assert [job.key for job in tuning.jobs(wanted)] == before
 
 
+def test_variants_take_what_their_method_chose(monkeypatch):
+    monkeypatch.setattr(registry, "TUNED", {"because": {"crash": {"price": 0.2}}, "mopo": {"crash": {"members": 9}}})
+    prices = {name: make_method(name, None, "crash").config.price for name in ("because", "linear", "because-paper")}
+    assert prices == {"because": 0.2, "linear": 0.2, "because-paper": 0.06}
+    assert make_method("mopo-plain", None, "crash").config.members == 9
+
+
 def test_tuned_settings_are_the_winners_of_the_committed_table():
-    """The highest mean of a complete set of trials; BECAUSE moves only where its lead is beyond noise."""
+    """Of the first round: the highest mean; BECAUSE moves only where its lead is beyond noise."""
     winners = json.loads((REPOSITORY / "results/tuning/table.json").read_text())["winners"]
-    assert len(winners) == len(CHANGES) * len(WORLDS)
+    assert {(winner["method"], winner["world"]) for winner in winners} == set(product(CHANGES, WORLDS))
     for winner in winners:
         settings = winner["settings"] if winner["method"] != "because" or winner["noise"] == "beyond" else None
         assert TUNED.get(winner["method"], {}).get(winner["world"], {}) == (settings or {}), winner
@@ -178,68 +220,105 @@ def test_addresses_do_not_depend_on_the_order_of_trials(monkeypatch):
     before = {key for job in tuning.jobs(wanted) for key in job.cells}
     monkeypatch.setitem(tuning_trials.CHANGES, "td3bc", CHANGES["td3bc"][::-1])
     assert {key for job in tuning.jobs(wanted) for key in job.cells} == before
-    monkeypatch.setitem(tuning_trials.CHANGES, "td3bc", ({"alpha": 0.1},) * 3)
+    monkeypatch.setitem(tuning_trials.CHANGES, "td3bc", ({"alpha": 0.1},) * 7)
     with pytest.raises(BecauseError, match="twice"):
         tuning.jobs(wanted)
 
 
 def test_wrong_names_are_refused():
     with pytest.raises(BecauseError, match="because, whose trials it shares"):
-        tuning.Round(methods=("optimism",))
-    for wrong in ({"methods": ("mopi",)}, {"worlds": ("lift", "mars")}, {"policy": "clever"}, {"worlds": ()}):
+        tuning.jobs(tuning.Round(methods=("optimism",)))
+    for wrong in ({"methods": ("mopi",)}, {"worlds": ("lift", "mars")}, {"policies": ("clever",)}, {"worlds": ()}):
         with pytest.raises(BecauseError):
             tuning.jobs(replace(tuning.Round(methods=("td3bc",)), **wrong))
 
 
-# The winner --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seeds", [(0, 1), (500, 600), (499,)])
+def test_datasets_of_other_seeds_than_development_are_refused(seeds):
+    with pytest.raises(BecauseError, match="for development"):
+        tuning.Round(dataset_seeds=seeds)
 
 
-def rows(*rates):
-    """The rows of trials with these success rates of their seeds."""
-    return [
-        {"trial": n, "settings": {"alpha": n} if n else {}, "per_seed": per_seed, "success": float(np.mean(per_seed))}
-        for n, per_seed in enumerate(rates)
-    ]
+# The rule ----------------------------------------------------------------------------------------------
+
+RATES = np.array([[0.1, 0.3], [0.5, 0.7], [0.9, 0.8]])
+"""Of the preset: three policies, two datasets each."""
+NOISE = np.array([[0.01, -0.01], [-0.02, 0.02], [0.0, 0.0]])
+"""No part of the mean of a policy"""
 
 
-def test_the_highest_mean_wins_and_a_tie_goes_to_the_preset():
-    winner = find_winner(rows([0.5, 0.6, 0.7], [0.1, 0.2, 0.3], [0.7, 0.8, 0.6], [0.5, 0.5, 0.5]))
-    assert (winner["winner"], winner["settings"], winner["trials"]) == (2, {"alpha": 2}, 4)
-    assert winner["lead"] == pytest.approx(0.1)
-    p = stats.ttest_ind([0.7, 0.8, 0.6], [0.5, 0.6, 0.7], equal_var=False, alternative="greater").pvalue
-    assert winner["p"] == pytest.approx(3 * p)  # the least of three
-    assert winner["noise"] == "within"
-    assert find_winner(rows([0.1, 0.2, 0.3], [0.9, 1.0, 0.95], [0, 0, 0], [0, 0, 0]))["noise"] == "beyond"
-    # Means that differ by rounding only
-    tie = find_winner(rows([0.3, 0.2, 0.1], [0.1, 0.2, 0.3], [0.2, 0.2, 0.2], [0, 0, 0]))
-    assert (tie["winner"], tie["settings"], tie["noise"]) == (0, {}, None)
-    assert find_winner(rows([0.0], [0.5], [0.5], [0.4])) | {"lead": 0} == {
-        **{"winner": 1, "settings": {"alpha": 1}, "trials": 4, "lead": 0, "p": None, "noise": "unknown"}
+def outcome(*changes):
+    """The choice among the preset and changes that add this much to each of its trainings; the others lose."""
+    more = [0.0, *changes, *[-0.05] * (TRIALS - 1 - len(changes))]
+    return choose(
+        [
+            {"trial": n, "settings": {"alpha": n} if n else {}, "trainings": trainings.tolist()}
+            | {"success": round(float(trainings.mean()), 9)}
+            for n, trainings in enumerate(RATES + part for part in more)
+        ]
+    )
+
+
+def test_a_lead_beyond_noise_is_taken():
+    choice = outcome(0.02, 0.1 + NOISE)
+    assert (choice["best"], choice["taken"], choice["settings"]) == (2, 2, {"alpha": 2})
+    assert choice["lead"] == pytest.approx(0.1)
+    assert choice["noise"] == "beyond"
+
+
+def test_a_lead_within_noise_leaves_the_preset():
+    choice = outcome(0.02 + 3 * NOISE)
+    assert (choice["best"], choice["taken"], choice["settings"]) == (1, 0, {})
+    assert choice["lead"] == pytest.approx(0.02)
+    # The noise of the eight settings, of which only one has any: r = 7/8 of its own, and 1/8 in the other seven
+    total = ((3 * NOISE) ** 2).sum() * (49 + 7) / 64
+    error = np.sqrt(2 * total / 21 / 6)
+    assert choice["p"] == pytest.approx(7 * stats.t.sf(0.02 / error, 21))
+    assert choice["noise"] == "within"
+
+
+def test_what_helps_on_one_policy_alone_is_no_noise():
+    assert outcome(np.array([[0.3], [0.0], [0.0]]) + NOISE)["taken"] == 1
+    assert outcome(np.array([[0.3, -0.3], [0.3, 0.0], [0.0, 0.0]]) + NOISE)["taken"] == 0
+
+
+def test_a_tie_goes_to_the_first_and_never_from_the_preset():
+    tie = outcome(NOISE, -NOISE)
+    assert (tie["best"], tie["taken"], tie["settings"], tie["noise"]) == (0, 0, {}, None)
+    both = outcome(0.1, 0.1)
+    assert (both["best"], both["taken"]) == (1, 1)
+
+
+def test_one_dataset_of_each_policy_leaves_the_preset():
+    rows = [{"trial": n, "settings": {}, "trainings": [[n / 10]], "success": n / 10} for n in range(TRIALS)]
+    assert choose(rows) == {
+        **{"trials": TRIALS, "best": 7, "taken": 0, "settings": {}, "lead": 0.7, "p": None, "noise": "unknown"}
     }
 
 
-def test_no_winner_before_all_trials_are_finished(tmp_path):
-    winner = find_winner(rows([0.1, 0.2], [0.9, 0.9], [0.0, 0.0]))
-    assert (winner["winner"], winner["trials"]) == (None, 3)
-    wanted = tuning.Round(methods=("td3bc",), worlds=("unlock",), seeds=2)
+def test_no_choice_before_all_cells_are_finished(tmp_path):
+    wanted = tuning.Round(methods=("td3bc",), worlds=("unlock",), policies=("random", "expert"), splits=("I",))
     jobs = tuning.jobs(wanted)
-    for job, rate in zip(jobs, (0.25, 0.5, 0.75, 0.5), strict=True):
-        table = write_table(wanted, jobs, tmp_path)
-        assert table["winners"][0]["winner"] is None
+    for job in jobs:
+        if job in (jobs[0], jobs[-1]):
+            table = write_table(wanted, jobs, tmp_path)
+            assert (table["choices"][0]["taken"], table["presets_would_take"]) == (None, {})
         ((key, head),) = job.cells.items()
-        cell = {"per_seed": [rate, rate + 0.25], "held_out": None, "seconds": {"training": 1, "evaluation": 2}}
+        rate = 0.25 + 0.5 * (head["trial"] == 2) + 0.1 * (head["recipe"]["seed"] == 501)
+        cell = {"per_seed": [rate], "held_out": None}
         write_json(tmp_path / "cells" / f"{key}.json", cell | head)
-    assert "1 of 4 trials are missing" in (tmp_path / "table.md").read_text()
-    write_table(wanted, jobs, tmp_path)
+    assert "1 of 32 cells are missing" in (tmp_path / "table.md").read_text()
+    assert write_table(wanted, jobs, tmp_path)["presets_would_take"] == {"td3bc": {"unlock": {"alpha": 2.5}}}
     text = (tmp_path / "table.md").read_text()
-    assert "| TD3+BC | unlock | 37.5 ± 158.8 | `alpha=0.09` 62.5 ± 158.8 | `alpha=0.9` **87.5 ± 158.8** |" in text
-    assert "- `td3bc` on unlock: `alpha=0.9`, +50.0 points, within noise (p = " in text
+    assert "| TD3+BC | preset | 30.0 | 30.0 | 30.0 |" in text
+    assert "| TD3+BC | `alpha=2.5` | 80.0 | 80.0 | **80.0** |" in text
+    assert "- `td3bc` on unlock: alpha=2.5; the best mean leads by 50.0 points, beyond noise, p = <1e-9." in text
     assert "missing" not in text
+    assert tuning_table.RULE in text
     lines = (tmp_path / "table.csv").read_text().splitlines()
-    assert len(lines) == 1 + TRIALS
+    assert lines[3] == "td3bc,unlock,2,alpha=2.5,0.8,0.8,0.8,"
     older = [Job(job.key, {f"{key}x": head | {"code": "older"} for key, head in job.cells.items()}) for job in jobs]
-    assert [write_table(wanted, older, tmp_path, any_code)["missing"] for any_code in (False, True)] == [4, 0]
-    assert lines[3].startswith("td3bc,unlock,because/unlock-medium-v1,2,alpha=0.9,0 1,100,0.875,0.0,1.0,1,")
+    assert [write_table(wanted, older, tmp_path, any_code)["missing"] for any_code in (False, True)] == [32, 0]
 
 
 # A real round ------------------------------------------------------------------------------------------
@@ -260,33 +339,38 @@ def test_an_interrupted_round_continues_and_writes_its_table(tmp_path, root, com
     calls = []
 
     def interrupted_develop(*arguments):
-        calls.append(arguments)
+        calls.append(len(arguments[0]))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return develop(*arguments)
+        return develop_together(*arguments)
 
-    monkeypatch.setattr(tuning, "develop", interrupted_develop)
+    monkeypatch.setattr(tuning, "develop_together", interrupted_develop)
     out = tmp_path / "tuning"
-    tune = ("tune", "--tiny", "--methods", "ccil", "--workers", "0", "-o", out, "--compile-cache", compile_cache)
+    tune = ("tune", "--tiny", "--splits", "O", "--workers", "0", "-o", out, "--compile-cache", compile_cache)
     assert command(*tune).code == 130
-    (first,) = (out / "cells").glob("*.json")
-    before = first.read_bytes()
-    cell = json.loads(before)
-    assert (cell["trial"], cell["settings"], cell["seeds"], cell["split"]) == (0, {}, [0, 1], "I")
-    assert cell["config"]["steps"] == SMALL["steps"]
-    assert [len(outcomes) for outcomes in cell["outcomes"]] == [8, 8]
+    before = {file: file.read_bytes() for file in (out / "cells").glob("*.json")}
+    cells = [json.loads(content) for content in before.values()]
+    assert {(cell["trial"], cell["split"], cell["dataset"]) for cell in cells} == {
+        (0, "O", f"because/unlock-medium-n40-seed{seed}-v1") for seed in (500, 501)
+    }
+    cell = cells[0]
+    assert (cell["settings"], cell["seeds"], cell["config"]["steps"]) == ({}, [0], SMALL["steps"])
+    assert [len(outcomes) for outcomes in cell["outcomes"]] == [8]
     assert {"revision", "when", "versions", "hardware"} <= set(cell["provenance"])
-    assert len(cell["stages"]["ccil"]["loss"]) == 2
+    assert np.isfinite(cell["stages"]["ccil"]["loss"])
 
     result = command(*tune, "--json").json
-    assert len(calls) == 3  # the finished cell is not computed again
-    assert first.read_bytes() == before
+    assert calls == [2] * 3  # side by side, and what is finished is not computed again
+    assert all(file.read_bytes() == content for file, content in before.items())
     assert [(row["trial"], row["settings"]) for row in result["rows"]] == [(0, {}), (1, {"greedy": False})]
-    assert (result["missing"], result["failed"]) == (0, [])
-    assert result["winners"][0]["winner"] in (0, 1)
+    assert (result["cells"], result["missing"], result["failed"]) == (4, 0, [])
+    assert result["choices"][0]["taken"] in (0, 1)
     assert not list((root / "sweep").glob("ccil-*"))  # the runs are removed
 
     table = {file: (out / file).read_bytes() for file in ("table.json", "table.csv", "table.md")}
-    assert command(*tune, "--no-run").code == 0
+    ended = command(*tune, "--no-run", "--together", "1")
+    assert ended.code == 0
+    assert ended.stdout.splitlines()[-2] == "A preset would take:"
+    assert ended.stdout.splitlines()[-1].startswith("  ccil on unlock: ")
     assert len(calls) == 3
     assert table == {file: (out / file).read_bytes() for file in table}

@@ -249,7 +249,7 @@ class TrainAndEvaluate:
         if fatal := [error for error in failures if stops_sweep(error)]:
             raise fatal[0]
         trained = {part.key: run for part, run in zip(parts, outcomes, strict=True) if not isinstance(run, Exception)}
-        same_scenes: dict[tuple[str, int, int], list[tuple[str, _Trained]]] = {}
+        same_scenes: dict[tuple[str, int, int], list[tuple[str, Trained]]] = {}
         for part in (part for part in parts if part.key in trained):
             for key in (key for key in missing if key in part.cells):
                 cell = part.cells[key]
@@ -272,28 +272,23 @@ class TrainAndEvaluate:
         for key in () if self.keep_runs else trained:
             shutil.rmtree(self.run_folder(key))
 
-    def _train_and_load(self, job: Job) -> _Trained:
+    def _train_and_load(self, job: Job) -> Trained:
         from because_rl.runs.folder import read_run
         from because_rl.runs.train import load_agent, load_for_training
 
         summary, run = self.train(job), self.run_folder(job)
         record = read_run(run)
-        return _Trained(load_agent(run), record, load_for_training(record["dataset"], self.root), summary)
+        return Trained(load_agent(run), record, load_for_training(record["dataset"], self.root), summary)
 
     def _evaluate(
-        self, job: Job, scenes: tuple[str, int, int], cells: Sequence[tuple[str, _Trained]], team: Team
+        self, job: Job, scenes: tuple[str, int, int], cells: Sequence[tuple[str, Trained]], team: Team
     ) -> list[tuple[str, dict[str, Any]]]:
         """The results of cells with the same scenes, whose agents act side by side."""
         import jax
 
-        from because_rl.runs.evaluate import evaluate_agents
-
         begin, runs = time.monotonic(), [run for _, run in cells]
-        results = evaluate_agents(
-            [run.agent for run in runs], [run.record for run in runs], *scenes, self.processes, team
-        )
-        recipes = [recipe_of(job.cells[key]) for key, _ in cells]
-        works = [partial(_model_metrics, r.agent, r.data, c, scenes[0]) for r, c in zip(runs, recipes, strict=True)]
+        recipes, results = [recipe_of(job.cells[key]) for key, _ in cells], self.success(runs, *scenes, team)
+        works = [partial(self.metrics, run, c, scenes[0]) for run, c in zip(runs, recipes, strict=True)]
         for run, result, metrics in zip(runs, results, team.run(works), strict=True):
             if isinstance(metrics, Exception):
                 raise metrics
@@ -301,6 +296,27 @@ class TrainAndEvaluate:
             result |= metrics | {"data_sha256": run.record["data_sha256"], "stages": run.summary["stages"]}
             result |= {"seconds": seconds, "provenance": provenance(device=jax.devices()[0].device_kind)}
         return [(key, result) for (key, _), result in zip(cells, results, strict=True)]
+
+    def success(
+        self, runs: Sequence[Trained], split: str, episodes: int, spurious: int, team: Team
+    ) -> list[dict[str, Any]]:
+        """The success of agents that act side by side."""
+        from because_rl.runs.evaluate import evaluate_agents
+
+        agents, records = [run.agent for run in runs], [run.record for run in runs]
+        return evaluate_agents(agents, records, split, episodes, spurious, self.processes, team)
+
+    def metrics(self, run: Trained, recipe: Recipe, split: str) -> dict[str, Any]:
+        """One-step error and figures of the agent's model; nothing where it has none or the split is a subcase."""
+        from because_rl.evaluation.one_step import new_steps, one_step_error
+        from because_rl.evaluation.representation import agent_diagnostics
+        from because_rl.planning.agent import PlannerAgent
+
+        if not isinstance(run.agent, PlannerAgent) or split not in SPLITS:
+            return {}
+        steps = new_steps(recipe, split, ONE_STEP_EPISODES, run.agent.factors)
+        figures = {name: np.asarray(values).tolist() for name, values in agent_diagnostics(run.agent, run.data).items()}
+        return {"one_step": one_step_error(run.agent, steps), "figures": figures}
 
     def start_programs(self) -> None:
         """Before a job: set the compilation cache, and drop the last job's programs, which this one cannot use."""
@@ -341,7 +357,7 @@ class TrainAndEvaluate:
         return (self.work or home_folder(self.root) / "sweep") / (job if isinstance(job, str) else job.key)
 
 
-class _Trained(NamedTuple):
+class Trained(NamedTuple):
     """A training as its evaluations need it."""
 
     agent: Agent
@@ -349,19 +365,6 @@ class _Trained(NamedTuple):
     data: Transitions
     summary: Mapping[str, Any]
     """of `runs.train.train`"""
-
-
-def _model_metrics(agent: Any, data: Any, recipe: Recipe, split: str) -> dict[str, Any]:
-    """One-step error and figures of the agent's world model; nothing where it has none or the split is a subcase."""
-    from because_rl.evaluation.one_step import new_steps, one_step_error
-    from because_rl.evaluation.representation import agent_diagnostics
-    from because_rl.planning.agent import PlannerAgent
-
-    if not isinstance(agent, PlannerAgent) or split not in SPLITS:
-        return {}
-    steps = new_steps(recipe, split, ONE_STEP_EPISODES, agent.factors)
-    figures = {name: np.asarray(values).tolist() for name, values in agent_diagnostics(agent, data).items()}
-    return {"one_step": one_step_error(agent, steps), "figures": figures}
 
 
 def check_source(job: Job) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The table of a tuning round: every trial, and the winner of each method and world with its significance."""
+"""The table of a tuning round: every trial, and which of them presets would take by one rule for all methods."""
 
 from __future__ import annotations
 
@@ -7,84 +7,125 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from because_rl.experiments.formatting import csv_text, markdown_table, method_name, p_value, percent
+import numpy as np
+
+from because_rl.experiments.formatting import csv_text, markdown_table, method_name, p_value
 from because_rl.experiments.grid.cells import find_cells
 from because_rl.experiments.grid.runner import Job
-from because_rl.experiments.tuning.development import SPLIT
 from because_rl.experiments.tuning.trials import SHARED, TRIALS
 from because_rl.experiments.tuning.tune import Round
 from because_rl.io import write_json, write_text
-from because_rl.statistics import holm, mean, welch
+from because_rl.statistics import holm, leads_over_first
 
-COLUMNS = (
-    *("method", "world", "dataset", "trial", "settings", "seeds", "episodes", "success", "low95", "high95", "best"),
-    *("held_out_error", "seconds", "per_seed"),
+LEVEL = 0.05
+RULE = (
+    "The rule, the same for every method. Of the trials of a method on a world, the one with the best mean success "
+    "over all tasks (a behaviour policy and a split each) is taken if its lead over the preset is beyond noise, else "
+    "the preset. All trials are trained on the same datasets, so leads are paired: noise is what is left of a "
+    "training's success, the mean over splits, when the mean of its trial and that of its dataset, both within a "
+    "policy, are taken away (two-way analysis of variance). A lead is beyond it if the one-sided t-test, with Holm's "
+    f"adjustment for {TRIALS - 1} changes, has p <= {LEVEL}. With one dataset of each policy noise is unknown, and the "
+    "preset stays."
 )
 
 
 def write_table(tuning: Round, jobs: Sequence[Job], folder: Path, any_code: bool = False) -> dict[str, Any]:
     """Write ``table.json``, ``.csv`` and ``.md`` of a round's finished cells; returns the content of the JSON.
 
-    The same cells give the same bytes. `any_code` is that of `find_cells`.
+    `jobs` are those of `tune.jobs`. The same cells give the same bytes. `any_code` is that of `find_cells`.
     """
     cells = find_cells(jobs, folder, any_code)
-    rows = [_row(key, cells[key]) for job in jobs for key in job.cells if key in cells]
+    heads = {key: head for job in jobs for key, head in job.cells.items()}
+    trials: dict[tuple[str, str, int], list[str]] = {}
+    for key, head in heads.items():
+        trials.setdefault((head["method"], head["recipe"]["world"], head["trial"]), []).append(key)
     order = {name: n for n, name in enumerate([*tuning.methods, *tuning.worlds])}
+    rows = [
+        {"method": method, "world": world, "trial": trial, "settings": heads[keys[0]]["settings"]}
+        | _success(tuning, [cells[key] for key in keys if key in cells])
+        | {"cells": [key for key in keys if key in cells]}
+        for (method, world, trial), keys in trials.items()
+    ]
     rows.sort(key=lambda row: (order[row["method"]], order[row["world"]], row["trial"]))
-    winners = [
-        find_winner([row for row in rows if (row["method"], row["world"]) == (method, world)])
-        | {"method": method, "world": world}
+    choices = [
+        {"method": method, "world": world}
+        | choose([row for row in rows if (row["method"], row["world"]) == (method, world)])
         for method in tuning.methods
         for world in tuning.worlds
     ]
-    best = {(w["method"], w["world"], w["winner"]) for w in winners}
-    rows = [row | {"best": (row["method"], row["world"], row["trial"]) in best} for row in rows]
-    table = {"trials_of_each_method": TRIALS, "split": SPLIT, "policy": tuning.policy, "shared": SHARED}
-    table |= {"rows": rows, "winners": winners, "missing": len(jobs) - len(rows)}
+    would_take: dict[str, dict[str, Any]] = {}
+    for choice in choices:
+        if choice["settings"]:
+            would_take.setdefault(choice["method"], {})[choice["world"]] = choice["settings"]
+    table = {"trials_of_each_method": TRIALS, "rule": RULE, "shared": SHARED, "seeds": tuning.seeds}
+    table |= {name: list(getattr(tuning, name)) for name in ("policies", "dataset_seeds", "splits")}
+    table |= {"episodes": tuning.episodes, "rows": rows, "choices": choices, "presets_would_take": would_take}
+    table |= {"cells": len(heads), "missing": len(heads) - len(cells)}
     write_json(folder / "table.json", table)
-    csv_rows = [row | {"settings": format_settings(row["settings"]), "best": int(row["best"])} for row in rows]
-    write_text(folder / "table.csv", csv_text(csv_rows, COLUMNS))
+    tasks = [f"{policy}-{split}" for policy in tuning.policies for split in tuning.splits]
+    columns = ("method", "world", "trial", "settings", *tasks, "success", "held_out_error")
+    csv_rows = [row | row["tasks"] | {"settings": format_settings(row["settings"])} for row in rows]
+    write_text(folder / "table.csv", csv_text(csv_rows, columns))
     write_text(folder / "table.md", _markdown(tuning, table))
     return table
 
 
-def _row(key: str, cell: Mapping[str, Any]) -> dict[str, Any]:
-    success = mean(cell["per_seed"])
+def _success(tuning: Round, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of a trial: on each task (mean over datasets), of each training, and over all; None where a cell is missing."""
+    rates = {
+        (cell["recipe"]["behaviour"], cell["recipe"]["seed"], cell["split"]): float(np.mean(cell["per_seed"]))
+        for cell in cells
+    }
+    trainings = [
+        [_mean([rates.get((policy, seed, split)) for split in tuning.splits]) for seed in tuning.dataset_seeds]
+        for policy in tuning.policies
+    ]
+    errors = [cell["held_out"]["error"] for cell in cells if cell["held_out"]]
     return {
-        **{name: cell[name] for name in ("method", "dataset", "trial", "settings", "seeds", "per_seed")},
-        "world": cell["recipe"]["world"],
-        "episodes": cell["scenes"],
-        "success": success.value,
-        "low95": max(success.low, 0.0),
-        "high95": min(success.high, 1.0),
-        "held_out_error": cell["held_out"] and cell["held_out"]["error"],
-        "seconds": round(sum(cell["seconds"].values()), 2),
-        "cell": key,
+        "tasks": {
+            f"{policy}-{split}": _mean([rates.get((policy, seed, split)) for seed in tuning.dataset_seeds])
+            for policy in tuning.policies
+            for split in tuning.splits
+        },
+        "trainings": trainings,
+        "success": _mean([rate for row in trainings for rate in row]),
+        "held_out_error": float(np.mean(errors)) if errors else None,
     }
 
 
-def find_winner(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The winner among the trials of one method on one world: the highest mean success; a tie goes to the preset.
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where one is missing. Rounded, since sums of floats are not exact and ties are to be ties."""
+    known = [value for value in values if value is not None]
+    return round(float(np.mean(known)), 9) if len(known) == len(values) else None
 
-    There is no winner before all trials are finished. `noise` says whether the winner's lead over the preset is within
-    the noise of seeds: Welch's test that it is better, with Holm's adjustment for three changes that might have won.
+
+def choose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Which trial of a method on a world its preset would take, by `RULE`; nothing before all trials are finished.
+
+    Args:
+        rows: a trial each, with `trial`, `settings`, `success` and `trainings`, the success for each policy and, within
+            it, each dataset. Trial 0 is the preset.
+
+    Returns:
+        `best`: the trial of the highest mean, the first of several; `taken`: it or the preset; `settings` of that one;
+        `lead` of the best over the preset; `p`, and `noise`: None for the preset, else 'within', 'beyond' or 'unknown'.
     """
-    by_trial = {row["trial"]: row for row in rows}
+    by_trial = {row["trial"]: row for row in rows if row["success"] is not None}
     result: dict[str, Any] = {"trials": len(by_trial)}
-    result |= dict.fromkeys(("winner", "settings", "lead", "p", "noise"))
+    result |= dict.fromkeys(("best", "taken", "settings", "lead", "p", "noise"))
     if set(by_trial) != set(range(TRIALS)):
         return result
-    # The first of the best; the preset is trial 0. Rounded, because sums of floats are not exact.
-    winner = max(range(TRIALS), key=lambda trial: (round(by_trial[trial]["success"], 9), -trial))
-    result |= {"winner": winner, "settings": by_trial[winner]["settings"]}
-    result["lead"] = by_trial[winner]["success"] - by_trial[0]["success"]
-    if winner == 0:
-        return result
-    rates = [by_trial[trial]["per_seed"] for trial in range(TRIALS)]
-    if len(rates[0]) < 2:
-        return result | {"noise": "unknown"}
-    p = holm([welch(rates[trial], rates[0], "greater").p for trial in range(1, TRIALS)])[winner - 1]
-    return result | {"p": p, "noise": "within" if p > 0.05 else "beyond"}
+    best = max(range(TRIALS), key=lambda trial: (by_trial[trial]["success"], -trial))
+    result |= {"best": best, "taken": 0, "lead": by_trial[best]["success"] - by_trial[0]["success"]}
+    if best:
+        rates = np.array([by_trial[trial]["trainings"] for trial in range(TRIALS)], float)
+        p = holm([lead.p for lead in leads_over_first(rates)])[best - 1] if rates.shape[2] > 1 else None
+        result |= {"p": p, "noise": "unknown" if p is None else "within" if p > LEVEL else "beyond"}
+        result["taken"] = best if result["noise"] == "beyond" else 0
+    return result | {"settings": by_trial[result["taken"]]["settings"]}
+
+
+# Text --------------------------------------------------------------------------------------------------
 
 
 def format_settings(settings: Mapping[str, Any] | None) -> str:
@@ -97,39 +138,54 @@ def format_settings(settings: Mapping[str, Any] | None) -> str:
     return " ".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in settings.items()) or "the preset"
 
 
+def format_choice(choice: Mapping[str, Any]) -> str:
+    """What came of the trials of a method on a world, as a sentence without its end."""
+    if choice["best"] is None:
+        return f"open: {choice['trials']} of {TRIALS} trials are complete"
+    if choice["best"] == 0:
+        return "the preset, which no change beats"
+    noise = {"within": "within noise", "beyond": "beyond noise", "unknown": "noise unknown"}[choice["noise"]]
+    p = "" if choice["p"] is None else f", p = {p_value(choice['p'])}"
+    lead = f"the best mean leads by {100 * choice['lead']:.1f} points, {noise}{p}"
+    return f"{format_settings(choice['settings'])}; {lead}"
+
+
 def _markdown(tuning: Round, table: Mapping[str, Any]) -> str:
-    rows = {(row["method"], row["world"], row["trial"]): row for row in table["rows"]}
-    lines, changes = [], []
-    for winner in table["winners"]:
-        method, world = winner["method"], winner["world"]
-        line = {"method": method_name(method), "world": world}
-        for trial in range(TRIALS):
-            row = rows.get((method, world, trial))
-            line[f"change {trial}" if trial else "preset"] = "-" if row is None else _trial(row)
-        lines.append(line | {"the preset would take": format_settings(winner["settings"])})
-        if winner["winner"]:
-            noise = {"within": "within noise", "beyond": "beyond noise", "unknown": "one seed, so noise is unknown"}
-            lead = f"{100 * winner['lead']:+.1f} points, {noise[winner['noise']]}"
-            lead += f" (p = {p_value(winner['p'])})" if winner["p"] is not None else ""
-            changes.append(f"- `{method}` on {world}: `{format_settings(winner['settings'])}`, {lead}")
+    chosen = {(choice["method"], choice["world"], choice["taken"]) for choice in table["choices"]}
+    tables = []
+    for world in tuning.worlds:
+        lines = [
+            {"method": method_name(row["method"]), "trial": _trial(row)}
+            | {task: _percent(rate) for task, rate in row["tasks"].items()}
+            | {"mean": _percent(row["success"], (row["method"], world, row["trial"]) in chosen)}
+            for row in table["rows"]
+            if row["world"] == world
+        ]
+        tables += [f"## {world}", markdown_table(lines)]
+    results = [f"- `{c['method']}` on {c['world']}: {format_choice(c)}." for c in table["choices"]]
+    seeds = " and ".join(map(str, tuning.dataset_seeds))
     shared = ", ".join(f"`{name}` (`{tuned}`)" for name, tuned in SHARED.items())
     parts = [
         "# Tuning: the same number of trials for every method",
-        f"{TRIALS} trials of each method on each world: the preset, and three changes of it, listed in "
-        f"`because_rl.experiments.tuning.trials`. Success in % with the half width of its 95% interval over "
-        f"{tuning.seeds} seeds, trained on {tuning.policy} data, on {tuning.episodes} development scenes of split "
-        f"{SPLIT}, which no dataset and no evaluation contains. Best: bold.",
-        markdown_table(lines),
-        "## Changes that presets would take",
-        "\n".join(changes) or "None, by the trials that are complete.",
-        "A tie goes to the preset. Noise: Welch's test over seeds against the preset, with Holm's adjustment for three "
-        f"changes, at .05. Not tuned themselves; they share the trials of another method: {shared}.",
+        f"{TRIALS} trials of each method on each world: the preset, and {TRIALS - 1} changes of it, listed in "
+        "`because_rl.experiments.tuning.trials` before any was run. Success in %, for each behaviour policy of the "
+        f"data and each split: the mean over development datasets (seeds {seeds}), with {tuning.seeds} training "
+        f"seed{'s' if tuning.seeds > 1 else ''} each and {tuning.episodes} development scenes, which no dataset and no "
+        "evaluation contains. Bold: what the preset would take.",
+        RULE,
+        "## What presets would take",
+        "\n".join(results),
+        f"Not tuned themselves; they share the trials of another method: {shared}.",
+        *tables,
     ]
-    total = table["missing"] + len(rows)
-    parts += [f"{table['missing']} of {total} trials are missing."] if table["missing"] else []
+    parts += [f"{table['missing']} of {table['cells']} cells are missing."] if table["missing"] else []
     return "\n\n".join(parts) + "\n"
 
 
+def _percent(rate: float | None, bold: bool = False) -> str:
+    text = "-" if rate is None else f"{100 * rate:.1f}"
+    return f"**{text}**" if bold else text
+
+
 def _trial(row: Mapping[str, Any]) -> str:
-    rate = percent(mean(row["per_seed"]), row["best"])
-    return rate if not row["settings"] else f"`{format_settings(row['settings'])}` {rate}"
+    return f"`{format_settings(row['settings'])}`" if row["trial"] else "preset"

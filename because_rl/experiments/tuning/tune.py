@@ -1,31 +1,33 @@
-"""A tuning round: the same number of trials for every method, each judged on development scenes of the training law.
+"""A tuning round: the same number of trials for every method, all judged on the same development data and scenes.
 
-    1  `jobs`: one training for each method, world and trial (`trials`), with a few seeds, on one dataset of the world
-    2  `Develop`: train it, then its success on development scenes and its error on held-out episodes (`development`)
-    3  `table.write_table`: all trials side by side, and which of them a preset would take
+    1  `jobs`: a trial (`trials`) of a method on a world is a training on each of a few development datasets, of all
+       behaviours; a training has a cell for each split. `grid.cells.join_jobs` makes one job of a trial's trainings
+    2  `Develop`: train, then success on development scenes and the error on held-out episodes (`development`)
+    3  `table.write_table`: all trials side by side, and by one rule which of them a preset would take
 
-Split O and the scenes of evaluations are not used, and no preset is changed: that is for people to decide.
+The data and scenes of evaluations are not used, and no preset is changed: that is for people to do.
 """
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from because_rl.envs.tasks import check_world
+from because_rl.datasets.recipe import Recipe
+from because_rl.envs.tasks import BEHAVIOURS, SPLITS, check_world
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid.grid import Grid
+from because_rl.experiments.grid.grid import Grid, TrainAndEvaluate, address
 from because_rl.experiments.grid.grid import jobs as grid_jobs
 from because_rl.experiments.grid.runner import Job
-from because_rl.experiments.paper.experiment import add_measure, measures_only
-from because_rl.experiments.paper.measure import Measure
+from because_rl.experiments.paper.experiment import source_hash
 from because_rl.experiments.paper.scale import TINY as TINY_SCALE
-from because_rl.experiments.tuning.development import SPLIT, develop, held_out
-from because_rl.experiments.tuning.trials import CHANGES, SHARED, TRIALS, trials
-from because_rl.provenance import provenance
+from because_rl.experiments.tuning.development import DATASET_SEEDS, develop_together, held_out
+from because_rl.experiments.tuning.trials import CHANGES, TRIALS, trials
+
+if TYPE_CHECKING:
+    from because_rl.experiments.grid.grid import Trained
+    from because_rl.training.side_by_side import Team
 
 MEASURE = "development"
 
@@ -36,30 +38,40 @@ class Round:
 
     methods: tuple[str, ...] = tuple(CHANGES)
     worlds: tuple[str, ...] = ("lift", "crash", "unlock")
-    policy: str = "medium"
-    """behaviour policy of the training data"""
-    seeds: int = 3
+    policies: tuple[str, ...] = BEHAVIOURS
+    """behaviour policies of the training data"""
+    dataset_seeds: tuple[int, ...] = (500, 501)
+    """of which each policy has a dataset"""
+    splits: tuple[str, ...] = SPLITS
+    """of the development scenes"""
+    seeds: int = 1
+    """training seeds on each dataset"""
     episodes: int = 100
-    """development scenes, per seed"""
+    """development scenes of a split, per training seed"""
     ratio: float = 1.0
     """number of logged episodes, as a share of the paper's"""
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """method -> settings that all its trials have"""
 
     def __post_init__(self) -> None:
-        for method in self.methods:
-            if method in SHARED:
-                raise BecauseError(
-                    f"{method} is not tuned by itself.",
-                    need=f"one of {', '.join(CHANGES)}.",
-                    fix=f"tune {SHARED[method]}, whose trials it shares.",
-                )
+        if bad := [seed for seed in self.dataset_seeds if seed not in DATASET_SEEDS]:
+            first, last = DATASET_SEEDS[0], DATASET_SEEDS[-1]
+            raise BecauseError(
+                f"Got the dataset seed {bad[0]}.",
+                need=f"seeds from {first} to {last}, which are for development.",
+                fix=f"for example --dataset-seeds {first},{first + 1}: results of other seeds count in tables.",
+            )
+
+    @property
+    def datasets(self) -> int:
+        """of each world"""
+        return len(self.policies) * len(self.dataset_seeds)
 
 
 TINY = Round(
-    methods=("td3bc", "ccil"),
+    methods=("ccil",),
     worlds=("unlock",),
-    seeds=2,
+    policies=("medium",),
     episodes=8,
     ratio=0.2,
     given={**TINY_SCALE.settings, "ccil": {"steps": 100}},
@@ -70,7 +82,7 @@ TINY = Round(
 
 
 def jobs(tuning: Round) -> list[Job]:
-    """One job for each trial of a round, all presets first.
+    """One job for each training of a round, all presets first.
 
     So when a method's next trial begins, the mask and whatever else its trials share is already there.
     """
@@ -78,21 +90,21 @@ def jobs(tuning: Round) -> list[Job]:
     for trial in range(TRIALS):
         for method in tuning.methods:
             for world in tuning.worlds:
-                job = _job(tuning, method, check_world(world), trial)
-                if job.key in by_key:
-                    raise BecauseError(
-                        f"Trial {trial} of {method} on {world} is there twice.",
-                        need="different trials, methods and worlds.",
-                        fix="remove one of the two.",
-                    )
-                by_key[job.key] = job
+                for job in _trial_jobs(tuning, method, check_world(world), trial):
+                    if job.key in by_key:
+                        raise BecauseError(
+                            f"Trial {trial} of {method} on {world} is there twice.",
+                            need="different trials, methods, worlds and datasets.",
+                            fix="remove one of the two.",
+                        )
+                    by_key[job.key] = job
     if not by_key:
         raise BecauseError("There is nothing to tune.", need="a method and a world.", fix="name at least one of each.")
     return list(by_key.values())
 
 
-def _job(tuning: Round, method: str, world: str, trial: int) -> Job:
-    """A training as in any sweep, with one cell: its quality on the development scenes."""
+def _trial_jobs(tuning: Round, method: str, world: str, trial: int) -> list[Job]:
+    """Trainings as in any sweep, whose cells are success on development scenes."""
     from because_rl.algorithms.registry import make_method
 
     given = tuning.given.get(method, {})
@@ -101,42 +113,35 @@ def _job(tuning: Round, method: str, world: str, trial: int) -> Job:
     grid = Grid(
         methods={method: preset | settings},
         worlds=(world,),
-        policies=(tuning.policy,),
-        splits=(SPLIT,),
+        policies=tuning.policies,
+        splits=tuning.splits,
         subcases=False,
         seeds=tuning.seeds,
         episodes=tuning.episodes,
         ratios=(tuning.ratio,),
+        dataset_seeds=tuning.dataset_seeds,
     )
-    measured = add_measure(grid_jobs(grid), MEASURE, (develop.__module__,), split=SPLIT, scenes=tuning.episodes)
-    (job,) = measures_only(measured)
-    # The number of a trial is no part of its address.
-    return Job(job.key, {key: {**head, "trial": trial, "settings": settings} for key, head in job.cells.items()})
+    measured, source = [], source_hash(develop_together.__module__)
+    for job in grid_jobs(grid):
+        heads = [
+            {k: v for k, v in cell.items() if k != "label"} | {"measure": MEASURE, "source": source}
+            for cell in job.cells.values()
+        ]
+        # The number of a trial is no part of its address.
+        extra = {"label": method, "trial": trial, "settings": settings}
+        cells = {address(f"{job.key}-{head['split']}-{MEASURE}", head): extra | head for head in heads}
+        measured.append(Job(job.key, cells))
+    return measured
 
 
-class Develop(Measure):
-    """Computes the cells of a tuning round."""
+class Develop(TrainAndEvaluate):
+    """Computes the cells of a tuning round: those of a sweep, on development scenes and held-out data."""
 
-    def __call__(self, job: Job, missing: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        import jax
+    def success(
+        self, runs: Sequence[Trained], split: str, episodes: int, spurious: int, team: Team
+    ) -> list[dict[str, Any]]:
+        agents, world = [run.agent for run in runs], runs[0].record["world"]
+        return develop_together(agents, world, episodes, spurious, self.processes, split, team)
 
-        from because_rl.runs.folder import read_metrics
-        from because_rl.runs.train import load_agent, load_for_training
-
-        training, run = self.training, self.training.run_folder(job)
-        training.start_programs()
-        begin = time.monotonic()
-        self.train(job)
-        trained = time.monotonic()
-        agent = load_agent(run)
-        for key in missing:
-            cell = job.cells[key]
-            world = cell["recipe"]["world"]
-            result = develop(agent, world, cell["scenes"], cell["spurious"], training.processes)
-            result["held_out"] = held_out(agent, load_for_training(cell["dataset"], training.root))
-            lines = read_metrics(run)
-            result["stages"] = {line["stage"]: line for line in lines}  # the last line of each
-            seconds = {"training": round(trained - begin, 2), "evaluation": round(time.monotonic() - trained, 2)}
-            yield key, result | {"seconds": seconds, "provenance": provenance(device=jax.devices()[0].device_kind)}
-        if not training.keep_runs:
-            shutil.rmtree(run)
+    def metrics(self, run: Trained, recipe: Recipe, split: str) -> dict[str, Any]:
+        return {"held_out": held_out(run.agent, run.data)}
