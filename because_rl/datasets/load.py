@@ -134,8 +134,12 @@ def join_episodes(
 def blank_and_logged(spec: FactorSpec, reward: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The columns of outcomes before a step, where they are blank, and after it, (n, outcomes) float32 each.
 
-    Blank is the mean of all rewards, and no end: what does not vary tells nothing.
+    Blank is the mean of all rewards, and no end: what does not vary tells nothing. What an end brings on average beyond
+    other steps (100 at a flag) is taken off the reward, beside which its smaller causes would not show; planners give
+    it back with the chance of the end (`models.value.Returns`).
     """
+    if any(f.role == "end" for f in spec.outcomes) and terminated.any() and not terminated.all():
+        reward = reward - terminated * (reward[terminated].mean() - reward[~terminated].mean())
     logged = {"reward": reward, "end": terminated}
     after = np.stack([logged[f.role] for f in spec.outcomes], 1) if spec.outcomes else np.zeros((len(reward), 0))
     blank = [reward.mean(dtype=np.float64) if f.role == "reward" else 0.0 for f in spec.outcomes]

@@ -125,6 +125,8 @@ class Returns(NamedTuple):
     least: Array
     """that no return can be below, in units"""
     most: Array
+    end: Array
+    """what an end brings beyond the reward that is a factor, not in units"""
 
 
 def logged_returns(data: Transitions, discount: float) -> Returns:
@@ -136,8 +138,11 @@ def logged_returns(data: Transitions, discount: float) -> Returns:
     for t in range(len(data) - 1, -1, -1):
         to_go = returns[t] = data.reward[t] + discount * (after[t] if last[t] else to_go)
     unit = max(np.ptp(returns), 1e-3 * np.abs(returns).max(), 1e-6)
+    (at,) = [f.start for f in data.factors.outcomes if f.role == "reward"]
+    brought = (data.reward - data.next_state[:, at])[data.terminated]
+    end = float(brought.mean()) if len(brought) else 0.0
     bounds = np.array([min(data.reward.min(), 0.0), max(data.reward.max(), 0.0)]) / (1 - discount) / unit
-    return Returns(*(jnp.asarray(value, jnp.float32) for value in (unit, *bounds)))
+    return Returns(*(jnp.asarray(value, jnp.float32) for value in (unit, *bounds, end)))
 
 
 def rewards_ahead(data: Transitions, discount: float, steps: int = STEPS_AHEAD) -> dict[str, np.ndarray]:

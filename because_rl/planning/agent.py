@@ -235,7 +235,12 @@ class PlannerAgent(Agent):
 
     def _predict(self, state: np.ndarray, action: np.ndarray) -> Prediction:
         after, penalty = self._expect_rows(self.parameters, jnp.asarray(state), jnp.asarray(action))
-        return Prediction(likeliest_levels(self.factors, np.asarray(after).mean(0)), np.asarray(penalty).mean(0))
+        after, columns = np.array(after), {factor.role: factor.start for factor in self.factors.outcomes}
+        if "end" in columns and "returns" in self.parameters:
+            after[..., columns["reward"]] += (
+                np.asarray(self.parameters["returns"].end)[:, None] * after[..., columns["end"]]
+            )
+        return Prediction(likeliest_levels(self.factors, after.mean(0)), np.asarray(penalty).mean(0))
 
     def _value_iteration(self, k: int) -> ValueIteration:
         parameters = jax.tree.map(lambda a: a[k], self.parameters)

@@ -187,8 +187,11 @@ def outcome(summary: Summary) -> Any:
 def _outcome(factors: FactorSpec, stats: Statistics, p: dict[str, Any], state: Array) -> tuple[Array, Array]:
     columns = {factor.role: factor.start for factor in factors.outcomes}
     at = columns["reward"]
-    reward = jnp.clip(state[at], stats.low[at], stats.high[at]) / p["returns"].unit
-    return reward, state[columns["end"]] if "end" in columns else jnp.zeros(())
+    reward, end = jnp.clip(state[at], stats.low[at], stats.high[at]), jnp.zeros(())
+    if "end" in columns:
+        end = state[columns["end"]]
+        reward = reward + p["returns"].end * end
+    return reward / p["returns"].unit, end
 
 
 def _persistence(prepared: PreparedData, behaviour: BehaviourPolicy, gate: Array) -> Persistence:

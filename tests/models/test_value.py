@@ -67,4 +67,12 @@ def test_the_value_of_a_chain_that_ends_is_its_discounted_reward():
     fitted = jax.vmap(lambda s: net(prepared.stats, gate[0], s, jnp.zeros(0))[0])(states) * returns.unit
     assert np.allclose(fitted, G ** np.arange(5, -1, -1), atol=0.03)
     blank = blank_outcomes(CHAIN, prepared.stats, jnp.asarray(data.next_state[5]))
-    assert np.allclose(blank, [6.0, data.reward.mean(), 0.0])
+    assert np.allclose(blank, [6.0, data.next_state[:, 1].mean(), 0.0])
+
+
+def test_what_an_end_brings_is_taken_off_the_reward_and_kept():
+    data = chain()
+    brings = 1 - data.reward[~data.terminated].mean()
+    assert np.allclose(data.next_state[:, 1] + brings * data.terminated, data.reward)
+    assert logged_returns(data, G).end == pytest.approx(brings)
+    assert data.state[0, 1] == pytest.approx(data.next_state[:, 1].mean())
