@@ -234,12 +234,11 @@ class PlannerAgent(Agent):
         return over_rows("expect", self.learned.expect)
 
     def _predict(self, state: np.ndarray, action: np.ndarray) -> Prediction:
-        after, penalty = self._expect_rows(self.parameters, jnp.asarray(state), jnp.asarray(action))
-        after, columns = np.array(after), {factor.role: factor.start for factor in self.factors.outcomes}
+        expected, penalty = self._expect_rows(self.parameters, jnp.asarray(state), jnp.asarray(action))
+        after, columns = np.array(expected), {factor.role: factor.start for factor in self.factors.outcomes}
         if "end" in columns and "returns" in self.parameters:
-            after[..., columns["reward"]] += (
-                np.asarray(self.parameters["returns"].end)[:, None] * after[..., columns["end"]]
-            )
+            brought = np.asarray(self.parameters["returns"].end)[:, None] * after[..., columns["end"]]
+            after[..., columns["reward"]] += brought
         return Prediction(likeliest_levels(self.factors, after.mean(0)), np.asarray(penalty).mean(0))
 
     def _value_iteration(self, k: int) -> ValueIteration:
