@@ -169,7 +169,8 @@ def bench_regimes(
     noise: Annotated[list[str] | None, typer.Option(help="non-gaussian, heteroscedastic; repeatable (both).")] = None,
     draws: Annotated[int, typer.Option(min=1, help="Draws of graphs and rows per noise.")] = 10,
     first: Annotated[int, typer.Option(min=0, help="Seed of the first draw.")] = 0,
-    regimes: Annotated[str, typer.Option(help="Their number, or auto.")] = "auto",
+    regimes: Annotated[str, typer.Option(help="The number looked for, or auto.")] = "auto",
+    true: Annotated[int, typer.Option(min=1, help="The number that there are.")] = 3,
     output: Output = None,
     as_json: Json = False,
 ) -> None:
@@ -180,7 +181,7 @@ def bench_regimes(
 
     number = parse_regimes(regimes) or "auto"
     with progress_bar("Recovering regimes", "draws") as report:
-        result = regime_recovery(noise or NOISES, range(first, first + draws), number, keep, report)
+        result = regime_recovery(noise or NOISES, range(first, first + draws), number, keep, true, report)
     rows = [
         {"noise": row["noise"], "draws": row["draws"]}
         | {name.replace("_", " "): f"{row[name]['mean']:.3f} (least {row[name]['least']:.3f})" for name in SCORES}

@@ -35,6 +35,7 @@ def regime_recovery(
     draws: Sequence[int],
     regimes: int | str,
     folder: Path,
+    true: int = 3,
     report: Report = lambda done, total: None,
 ) -> dict[str, Any]:
     """Scores of `discover_regimes` on draws of `draw_log`.
@@ -44,6 +45,7 @@ def regime_recovery(
         draws: seeds.
         regimes: their number, or 'auto'.
         folder: where the cells are kept; those that are there are not computed again.
+        true: the number of regimes that the logs have.
         report: called with (draws done, draws in all).
 
     Returns:
@@ -55,9 +57,9 @@ def regime_recovery(
         )
     cells, pairs = [], [(noise, draw) for draw in draws for noise in noises]
     for done, (noise, draw) in enumerate(pairs):
-        file = Path(folder) / f"{noise}--{regimes}--draw{draw}.json"
+        file = Path(folder) / f"{noise}--{regimes}-of-{true}--draw{draw}.json"
         if not file.exists():
-            write_json(file, examine(draw_log(noise, draw), regimes, noise, draw))
+            write_json(file, examine(draw_log(noise, draw, regimes=true), regimes, noise, draw))
         cells.append(read_json(file))
         report(done + 1, len(pairs))
     rows = []
@@ -71,7 +73,7 @@ def regime_recovery(
                 low, high = t_interval(values)
                 row[name] |= {"low95": float(low), "high95": float(high)}
         rows.append(row)
-    settings = {"noises": list(noises), "draws": list(draws), "regimes": regimes}
+    settings = {"noises": list(noises), "draws": list(draws), "regimes": regimes, "true": true}
     return {"rows": rows, "cells": cells, "provenance": provenance(**settings)}
 
 

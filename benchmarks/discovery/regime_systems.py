@@ -62,9 +62,14 @@ def draw_log(
         state = after
     before, taken, then = (np.stack(a, axis=1).reshape(episodes * length, -1) for a in zip(*log, strict=True))
     names = [f"s{j}" for j in range(states)], [f"a{k}" for k in range(actions)]
-    factors = FactorSpec(*(pack(*((name, 1, "continuous") for name in group)) for group in names))
+    columns = [pack(*((name, 1, "continuous") for name in group)) for group in names]
     data = Transitions.from_arrays(
-        before, taken, then, np.repeat(np.arange(episodes), length), factors=factors, name=f"regimes-{noise}-{seed}"
+        before,
+        taken,
+        then,
+        np.repeat(np.arange(episodes), length),
+        factors=FactorSpec(columns[0], columns[1]),
+        name=f"regimes-{noise}-{seed}",
     )
     inputs = (*names[0], *names[1])
     graphs = tuple(
