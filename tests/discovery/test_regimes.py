@@ -115,6 +115,17 @@ def test_another_noise_level_is_no_regime(kind):
     assert count(carts(lambda t: by_velocity, lambda t: 0.1 if t < 15 else 0.5, kind)) == 1
 
 
+def test_regimes_show_through_heavy_tails():
+    """With normal instead of Student's likelihood only one of the two is seen."""
+    assert count(carts(lambda t: by_velocity if t < 12 else by_push, lambda t: 0.3, "heavy")) == 2
+
+
+def test_regimes_learned_from_a_part_are_given_to_all_rows(switching, monkeypatch):
+    monkeypatch.setattr("because_rl.discovery.regimes.find.MOST_ROWS", 25 * LENGTH)
+    label = find_regimes(variables(switching), 2).label
+    assert (label == (switching.step < 12)).mean() > 0.97
+
+
 def test_with_one_regime_the_mask_is_that_of_discover():
     data = carts(lambda t: by_velocity, lambda t: 0.2)
     result, plain = discover_regimes(data, batches=1, test=QUICK, seed=3), discover(data, batches=1, test=QUICK, seed=3)
