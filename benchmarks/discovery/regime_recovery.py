@@ -8,7 +8,7 @@ not count.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from scipy.optimize import linear_sum_assignment
 from because_rl.discovery.mask import CausalMask
 from because_rl.discovery.regimes.masks import discover_regimes
 from because_rl.errors import BecauseError
-from because_rl.graph import Graph
+from because_rl.graph import Edge, Graph
 from because_rl.io import read_json, write_json
 from because_rl.provenance import provenance, revision
 from because_rl.rng import child_seed
@@ -66,6 +66,10 @@ def regime_recovery(
     for noise in noises:
         group = [cell for cell in cells if cell["noise"] == noise]
         row: dict[str, Any] = {"noise": noise, "draws": len(group)}
+        row["edges"] = {
+            verdict: {name: sum(cell["edges"][verdict][name] for cell in group) for name in counts}
+            for verdict, counts in group[0]["edges"].items()
+        }
         for name in SCORES:
             values = [cell[name] for cell in group]
             row[name] = {"mean": float(np.mean(values)), "least": min(values)}
@@ -97,10 +101,22 @@ def examine(log: RegimeLog, regimes: int | str, noise: str, draw: int) -> dict[s
         **{name: float(np.mean([g[name] for g in graphs] + [0.0] * missing)) for name in ("f1", "f1_established")},
         **{name: round(value, 2) for name, value in seconds.items()},
         "graphs": graphs,
-        "edges": {verdict: list(out.edges.values()).count(verdict) for verdict in ("stable", "bound", "open")},
+        "edges": check_verdicts(out.edges, log.graphs),
         "scores": list(out.regimes.scores),
         "revision": revision(),
     }
+
+
+def check_verdicts(edges: Mapping[Edge, str], graphs: Sequence[Graph]) -> dict[str, dict[str, int]]:
+    """Of each verdict, the edges, and how many are true in all graphs and in some but not all; without self-edges."""
+    out = {verdict: {"edges": 0, "in_all": 0, "in_part": 0} for verdict in ("stable", "bound", "open")}
+    for edge, verdict in edges.items():
+        if edge[0] != edge[1]:
+            times = sum(edge in graph.edges for graph in graphs)
+            out[verdict]["edges"] += 1
+            out[verdict]["in_all"] += times == len(graphs)
+            out[verdict]["in_part"] += 0 < times < len(graphs)
+    return out
 
 
 def match(label: np.ndarray, count: int, true: np.ndarray, true_count: int) -> tuple[dict[int, int], float]:

@@ -103,8 +103,16 @@ def test_two_regimes_get_their_rows_and_graphs(switching):
     excluded = [replace(mask, status=np.where(mask.kept, mask.status, "excluded")) for mask in result.masks]
     bound = replace(result, masks=tuple(excluded)).edges
     assert (bound["v", "x"], bound["push", "x"], bound["push", "v"]) == ("bound", "bound", "stable")
-    doubtful = [replace(mask, status=np.where(mask.kept, mask.status, "undetermined")) for mask in result.masks]
-    assert replace(result, masks=tuple(doubtful)).edges["v", "x"] == "open"
+    for detectable, verdict in ((0.01, "bound"), (1.0, "open")):  # of those left out; the effect lies between
+        doubtful = [
+            replace(
+                mask,
+                status=np.where(mask.kept, mask.status, "undetermined"),
+                detectable=np.where(mask.kept, mask.detectable, detectable),
+            )
+            for mask in result.masks
+        ]
+        assert replace(result, masks=tuple(doubtful)).edges["v", "x"] == verdict
     content = result.to_dict()
     assert sum(run[2] for run in content["runs"]) == len(switching)
     assert [entry["regimes"] for entry in content["edges"] if entry["from"] == "v" and entry["to"] == "x"] == [[2]]
@@ -177,6 +185,7 @@ def test_benchmark_cells_are_kept_and_read_again(tmp_path, monkeypatch):
     result = regime_recovery(["non-gaussian"], [500], 2, tmp_path, true=2)
     (row,) = result["rows"]
     assert row["accuracy"]["mean"] > 0.95
+    assert row["edges"]["stable"]["in_all"] == row["edges"]["stable"]["edges"]
     monkeypatch.setattr("benchmarks.discovery.regime_recovery.draw_log", None)  # no draw is computed again
     assert regime_recovery(["non-gaussian"], [500], 2, tmp_path, true=2)["cells"] == result["cells"]
     with pytest.raises(BecauseError, match="no noise 'white'"):

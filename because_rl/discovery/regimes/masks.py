@@ -28,18 +28,19 @@ class RegimeMasks:
     def edges(self) -> dict[Edge, str]:
         """Every edge that some regime keeps -> how it depends on the regime.
 
-        'stable': kept in all regimes; 'bound': kept in some and excluded (or forbidden) in at least one other;
+        'stable': kept in all regimes; 'bound': kept in some, and not in another where the edge is excluded (or
+        forbidden), or where an effect as large as its least established one would have shown with probability .8;
         'open': kept in some, and undetermined in the others.
         """
         first = self.masks[0]
-        out: dict[Edge, str] = {}
-        for i, source in enumerate(first.inputs):
-            for j, target in enumerate(first.targets):
-                kept = [bool(mask.kept[i, j]) for mask in self.masks]
-                absent = any(mask.status[i, j] in ("excluded", "forbidden") for mask in self.masks)
-                if any(kept):
-                    out[source, target] = "stable" if all(kept) else "bound" if absent else "open"
-        return out
+        kept, status, effect, detectable = (
+            np.stack([getattr(mask, name) for mask in self.masks])
+            for name in ("kept", "status", "effect", "detectable")
+        )
+        least = np.where(kept & (status == "established"), effect, np.inf).min(0)
+        absent = np.isin(status, ("excluded", "forbidden")) | ((detectable <= least) & np.isfinite(least))
+        verdict = np.where(kept.all(0), "stable", np.where((absent & ~kept).any(0), "bound", "open"))
+        return {(first.inputs[i], first.targets[j]): str(verdict[i, j]) for i, j in np.argwhere(kept.any(0))}
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: regimes of the rows as runs, edges, and what chose the number of regimes."""
