@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from because_rl.errors import BecauseError
 from because_rl.reading import damaged, read_json
@@ -241,6 +241,33 @@ def schemas() -> dict[str, type[BaseModel]]:
     class Mask(Graph):
         edges: list[MaskEdge]  # type: ignore[assignment]
 
+    class Regime(Record):
+        regime: Positive
+        rows: Count
+        episodes: Count
+
+    class RegimeEdge(Record):
+        source: Word = Field(alias="from")
+        to: Word
+        verdict: Literal["stable", "bound", "open"]
+        regimes: list[Positive] = Field(min_length=1)
+
+    class Regimes(Record):
+        """Regimes of a log; a run is [episode, first step, steps, regime]."""
+
+        regimes: list[Regime] = Field(min_length=1)
+        edges: list[RegimeEdge]
+        runs: list[Annotated[list[Count], Field(min_length=4, max_length=4)]]
+
+        @model_validator(mode="after")
+        def rows_agree(self) -> Regimes:
+            rows = {entry.regime: entry.rows for entry in self.regimes}
+            for _, _, steps, regime in self.runs:
+                rows[regime] = rows.get(regime, 0) - steps
+            if any(rows.values()):
+                raise ValueError("'runs' contradict the rows of 'regimes'")
+            return self
+
     class MetricsLine(Record):
         stage: Word
         step: Count
@@ -302,6 +329,7 @@ def schemas() -> dict[str, type[BaseModel]]:
         "evaluation": Evaluation,
         "graph": Graph,
         "mask": Mask,
+        "file of regimes": Regimes,
         "line of metrics": MetricsLine,
         "record of a failure": Failure,
         "head of a run": RunHead,

@@ -23,6 +23,8 @@ EDGE = {"from": "x", "to": "x", "status": "established", "weight": 1.0}
 EVALUATION = {"method": "a", "dataset": "b", "world": "unlock", "split": "I", "spurious": 1, "episodes": 4}
 EVALUATION |= {"success": 0.5, "low95": 0.4, "high95": 0.6, "per_seed": [0.5]}
 KEPT = {"seed": 0, "scene": 3, "solved": True, "actions": [0, 1]}
+REGIMES = {"regimes": [{"regime": 1, "rows": 5, "episodes": 1}], "runs": [[0, 0, 5, 1]]}
+REGIMES |= {"edges": [{"from": "x", "to": "x", "verdict": "stable", "regimes": [1]}]}
 
 SOUND = {
     "cell of a grid": CELL,
@@ -30,6 +32,7 @@ SOUND = {
     "evaluation": EVALUATION | {"episodes_kept": [KEPT]},
     "oracle table": {"rows": [{"world": "a", "split": "I", "success": 1, "low95": 0.5, "high95": 1.0}]},
     "graph": {"inputs": ["x"], "targets": ["x"], "edges": [EDGE]},
+    "file of regimes": REGIMES,
     "line of metrics": {"stage": "world", "step": 5, "loss": [0.5, None]},
     "fit": {"asked": {"factors": {}}},
 }
@@ -46,6 +49,8 @@ BROKEN = [
     ("oracle table", {"rows": [{"world": "a"}]}, "split"),
     ("graph", {"inputs": ["x"], "targets": ["y"], "edges": [EDGE]}, "not in the graph"),
     ("graph", {"inputs": ["x"], "targets": ["x"], "edges": [EDGE | {"weight": "1"}]}, "weight"),
+    ("file of regimes", REGIMES | {"runs": [[0, 0, 4, 1]]}, "contradict the rows"),
+    ("file of regimes", REGIMES | {"runs": [[0, 0, 5]]}, "runs.0"),
     ("line of metrics", {"stage": "world", "step": 5, "loss": 0.5}, "loss"),
     ("fit", {"asked": []}, "asked"),
     ("run", {"method": "td3bc"}, "Field required"),

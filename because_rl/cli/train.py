@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -145,6 +145,9 @@ def discover(
     batches: Annotated[
         int, typer.Option(max=MAX_COUNT, help="Batches of trajectories for edge weights (M-bar); 0: none.")
     ] = 0,
+    regimes: Annotated[
+        str, typer.Option(help="Regimes with a graph of their own: auto, or their number (1: one graph).")
+    ] = "1",
     seed: Annotated[int, typer.Option(help="Seed of folds, shuffles and batches.")] = 0,
     force: Force = None,
     forbid: Forbid = None,
@@ -159,9 +162,7 @@ def discover(
     as_json: Json = False,
 ) -> None:
     """Find which factors drive which: a causal graph from logged transitions. Stopped, the same command continues."""
-    from because_rl.discovery.mask import sufficiency_text
     from because_rl.runs.discover import discover_dataset
-    from because_rl.runs.fit_page import rows_used, undetermined_rows
 
     with interruptible(RERUN), progress_bar(f"Discovering in {dataset}", "targets") as progress:
         result = discover_dataset(
@@ -172,6 +173,7 @@ def discover(
             progress,
             {"state": split_names(state), "action": split_names(action), "episode": episode}
             | {"time": time, "reward": reward, "missing": missing},
+            regimes=regimes,
             test=test,
             threshold=threshold,
             fdr=fdr,
@@ -180,6 +182,40 @@ def discover(
             force=parse_edges(force),
             forbid=parse_edges(forbid),
         )
+    if "graphs" in result:
+        _show_regimes(result, as_json)
+    else:
+        _show_graph(result, as_json)
+        if not as_json and "regimes" in result:
+            print("One regime: the graph does not change.")
+
+
+def _show_regimes(result: dict[str, Any], as_json: bool) -> None:
+    """A line for each regime, and the edges of all with the regimes that have them."""
+    if not as_json:
+        print_notes(result["graphs"][0].get("notes", ()))
+        for regime, graph in zip(result["regimes"], result["graphs"], strict=True):
+            print(
+                f"Regime {regime['regime']}: {regime['rows']} rows in {regime['episodes']} episodes, "
+                f"{regime['kept']} of {len(graph['edges'])} edges kept; written to {graph['folder']}"
+            )
+    rows = [
+        {"from": edge["from"], "to": edge["to"], "verdict": edge["verdict"]}
+        | {"regimes": ", ".join(map(str, edge["regimes"]))}
+        for edge in result["edges"]
+    ]
+    counts = ", ".join(
+        f"{sum(edge['verdict'] == verdict for edge in result['edges'])} {meaning}"
+        for verdict, meaning in (("stable", "stable"), ("bound", "bound to regimes"), ("open", "open"))
+    )
+    emit(result, as_json, make_table(f"{result['dataset']}: {counts}; written to {result['folder']}", rows))
+
+
+def _show_graph(result: dict[str, Any], as_json: bool) -> None:
+    """The kept edges, those that are undetermined, and what the mask costs in prediction."""
+    from because_rl.discovery.mask import sufficiency_text
+    from because_rl.runs.fit_page import rows_used, undetermined_rows
+
     rows = [
         {"from": e["from"], "to": e["to"], "verdict": e["status"], "p": f"{e['p']:.2g}", "effect": f"{e['effect']:.3f}"}
         | {"detectable": "none" if e["detectable"] is None else f"{e['detectable']:.2g}" if e["detectable"] else ""}

@@ -161,6 +161,35 @@ def bench_held_out(
     deliver(result, output, as_json, make_table(title, rows, ("discovered", "full", "loss")))
 
 
+@app.command(
+    "regimes", epilog="Example: python -m benchmarks regimes --keep work/regimes -o results/discovery/regimes.json"
+)
+def bench_regimes(
+    keep: Annotated[Path, typer.Option(help="Folder for results, a file per draw, from which a later run resumes.")],
+    noise: Annotated[list[str] | None, typer.Option(help="non-gaussian, heteroscedastic; repeatable (both).")] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Draws of graphs and rows per noise.")] = 10,
+    first: Annotated[int, typer.Option(min=0, help="Seed of the first draw.")] = 0,
+    regimes: Annotated[str, typer.Option(help="The number looked for, or auto.")] = "auto",
+    true: Annotated[int, typer.Option(min=1, help="The number that there are.")] = 3,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Graphs that change at unknown times: share of rows in the right regime, and F1 of each regime's edges."""
+    from because_rl.discovery.regimes.find import parse_regimes
+    from benchmarks.discovery.regime_recovery import SCORES, regime_recovery
+    from benchmarks.discovery.regime_systems import NOISES
+
+    number = parse_regimes(regimes) or "auto"
+    with progress_bar("Recovering regimes", "draws") as report:
+        result = regime_recovery(noise or NOISES, range(first, first + draws), number, keep, true, report)
+    rows = [
+        {"noise": row["noise"], "draws": row["draws"]}
+        | {name.replace("_", " "): f"{row[name]['mean']:.3f} (least {row[name]['least']:.3f})" for name in SCORES}
+        for row in result["rows"]
+    ]
+    deliver(result, output, as_json, make_table("Regimes and their graphs against the truth", rows, tuple(rows[0])[1:]))
+
+
 @app.command("mask", epilog="Example: python -m benchmarks mask --n 2000 --n 15000 -o results/discovery/cost.json")
 def bench_mask(
     n: Annotated[list[int] | None, typer.Option(help="Transitions; repeatable (15000).")] = None,
