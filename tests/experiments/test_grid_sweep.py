@@ -276,3 +276,16 @@ def cells_without_times(folder):
     cells = {file.stem: json.loads(file.read_text()) for file in (folder / "cells").iterdir()}
     leave = ("seconds", "provenance", "sha256")
     return {key: {name: cell[name] for name in cell if name not in leave} for key, cell in cells.items()}
+
+
+def test_what_a_killed_collection_left_beside_a_finished_dataset_goes(tmp_path):
+    recipe = Recipe.parse("unlock-medium", 10)
+    collect(recipe, tmp_path, workers=1)
+    place = tmp_path / "datasets/because"
+    before = sorted(path.name for path in place.iterdir())
+    (place / f".{before[0]}.partial").mkdir()
+    (place / f".{before[0]}.partial" / "chunk.npz").write_bytes(b"")
+    for lock in ("lock", "wanted.lock"):
+        (place / f".{before[0]}.{lock}").touch()
+    grid.ensure_dataset(recipe, tmp_path)
+    assert sorted(path.name for path in place.iterdir()) == before

@@ -385,11 +385,12 @@ def recipe_of(cell: Mapping[str, Any]) -> Recipe:
 
 
 def ensure_dataset(recipe: Recipe, root: Path | None) -> None:
-    """Collect a dataset unless it is there; where another process is collecting it, wait for that."""
+    """Collect a dataset unless it is there, with nothing left of a killed collection; wait for other processes' one."""
     from because_rl.datasets.collect import collect
 
     target = dataset_path(recipe.id, root)
-    while not (target / "data" / "metadata.json").exists():
+    files, left = target / "data" / "metadata.json", (f".{target.name}.partial", f".{target.name}.*lock")
+    while not files.exists() or any(path for pattern in left for path in target.parent.glob(pattern)):
         try:
             with exclusive(target.parent / f".{target.name}.wanted.lock", f"collecting {recipe.id}"):
                 collect(recipe, root, workers=1)
