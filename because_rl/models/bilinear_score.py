@@ -7,8 +7,8 @@ each pair, and the mask multiplies the core, not the inputs:
 
 phi^(i)(s, a) is a network of the i-th element of z, and of the relations of factor i to others of its kind (their
 differences, whether they meet in a slot), which are not gated. z = [s, a] + L [s, a] is a linear map of the raw
-columns that starts at the identity, so that factors which the log has mixed can be taken apart; discrete columns are
-not mixed. Were phi^(i) free to read all of (s, a), phi^(j) = E[mu^(j) | s, a] with M = 1 on the diagonal alone would
+columns that starts at the identity, so that factors which the log has mixed can be separated; discrete columns are not
+mixed. Were phi^(i) free to read all of (s, a), phi^(j) = E[mu^(j) | s, a] with M = 1 on the diagonal alone would
 be a solution in every world, and the mask would say nothing.
 
 A score is no probability: phi^T M mu may be negative, and does not sum to one over s'. So, by the type of factor j,

@@ -28,7 +28,7 @@ MOST_COLUMNS = 30
 USEFUL = 50.0
 """Rows times the share of a target that a product must explain to be in the basis."""
 RIDGE = 1.0, 20.0
-"""Penalty on what sets a regime's regression apart from one for all regimes: of linear terms, and of all others."""
+"""Penalty on the difference between a regime's regression and one for all regimes: of linear terms, and of others."""
 LEAST_SCALE = 0.3
 """Of the noise, relative to what one regression for all rows leaves: a mechanism without noise is no evidence."""
 NEGLIGIBLE = 1e-3

@@ -224,7 +224,7 @@ def _point_rows(points: Points) -> list[dict[str, Any]]:
 
 
 def _bonus_verdict(rows: list[dict[str, Any]]) -> str:
-    """At how many points, below and from 10,000 samples on, the intervals with and without the bonus are apart."""
+    """At how many points, below and from 10,000 samples on, the intervals with and without the bonus do not overlap."""
     parts = []
     for title, group in (
         ("below n = 10,000", [row for row in rows if row["n"] < 10_000]),
