@@ -28,6 +28,10 @@ from because_rl.provenance import provenance
 from because_rl.rng import child_seed, stream
 from because_rl.runs.fit import fit
 from because_rl.training.method import Agent
+from because_rl.training.play import play
+
+MOST_STEPS = 1000
+"""No episode of these environments is longer."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,10 @@ def _row(
     fitted = time.monotonic()
     first = [child_seed(seed, "first state", k) % 2**31 for k in range(episodes)]
     rng = stream(seed, "control", name, "operator")
-    operator = np.array([play(problem, s, lambda state: act(problem, state, rng)) for s in first])
+    env = gymnasium.make(problem.id)
+    operator = np.array(
+        [play(lambda _: lambda state, _: act(problem, state, rng), env, 1, s, MOST_STEPS).returns[0] for s in first]
+    )
     policy = returns_of_agent(problem, load_agent(folder / chosen), first)
     return {
         "problem": name,
@@ -182,16 +189,6 @@ def make_log(problem: Problem, rng: np.random.Generator) -> dict[str, np.ndarray
                 array.append(value)
             state, over = after, terminated or truncated
     return {name: np.asarray(values) for name, values in rows.items()}
-
-
-def play(problem: Problem, first: int, policy: Callable[[np.ndarray], Any]) -> float:
-    """The return of one episode."""
-    env = gymnasium.make(problem.id)
-    state, total, over = env.reset(seed=first)[0], 0.0, False
-    while not over:
-        state, reward, terminated, truncated, _ = env.step(policy(state))
-        total, over = total + float(reward), terminated or truncated
-    return total
 
 
 def returns_of_agent(problem: Problem, agent: Agent, first: Sequence[int]) -> np.ndarray:
