@@ -16,7 +16,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -183,25 +183,41 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
 
     `what` completes the error "Another process is ..." where the lock is taken.
     """
-    with _explain_write_errors(lock):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = open(lock, "w")  # noqa: SIM115  (held open while the lock is held)
-    with file:
+
+    def take(file: IO[str]) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BecauseError(
                 f"Another process is {what}.", need="one at a time.", fix="wait for it to finish."
             ) from error
-        if _is_open_file(file, lock):
-            try:
-                yield
-            finally:
-                lock.unlink(missing_ok=True)
-            return
-    # The last holder removed the file after we had opened it, so our lock excludes nobody: lock the new file.
-    with exclusive(lock, what):
-        yield
+
+    yield from _hold(lock, take)
+
+
+@contextlib.contextmanager
+def in_turn(lock: Path) -> Iterator[None]:
+    """Hold the lock on the file `lock`, and wait for it where another process holds it.
+
+    Threads of one process do not wait for each other: one may hold it while it waits for the other.
+    """
+    yield from _hold(lock, lambda file: fcntl.lockf(file, fcntl.LOCK_EX))
+
+
+def _hold(lock: Path, take: Callable[[IO[str]], None]) -> Iterator[None]:
+    while True:
+        with _explain_write_errors(lock):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = open(lock, "w")  # noqa: SIM115  (held open while the lock is held)
+        with file:
+            take(file)
+            # If the last holder removed the file after we had opened it, our lock excludes nobody: lock the new file.
+            if _is_open_file(file, lock):
+                try:
+                    yield
+                finally:
+                    lock.unlink(missing_ok=True)
+                return
 
 
 def _is_open_file(file: IO[str], path: Path) -> bool:

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -118,3 +119,30 @@ def test_a_lock_on_a_removed_file_is_not_taken(tmp_path, monkeypatch):
     with io.exclusive(lock, "busy"):
         assert lock.exists()
     assert not lock.exists()
+
+
+HOLD = """
+import sys
+import threading
+from pathlib import Path
+from because_rl.io import in_turn
+with in_turn(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+    Path(sys.argv[1]).with_suffix(".done").touch()
+"""
+
+
+def test_a_turn_waits_for_another_process_and_not_for_itself(tmp_path):
+    lock = tmp_path / "x.lock"
+    with io.in_turn(lock), io.in_turn(lock):
+        pass
+    other = subprocess.Popen([sys.executable, "-c", HOLD, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout.readline() == b"held\n"
+    end = threading.Timer(0.2, other.stdin.close)
+    end.start()
+    with io.in_turn(lock):
+        assert lock.with_suffix(".done").exists()
+    assert other.wait(10) == 0
+    assert not lock.exists()
+    other.stdout.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import jax
 import numpy as np
 
 from because_rl.errors import BecauseError
-from because_rl.io import arrays_sha256, read_arrays, sha256, write_arrays
+from because_rl.io import arrays_sha256, in_turn, read_arrays, sha256, write_arrays
 from because_rl.training.stage import Batch, Progress, Stage, fit, hoist, skeleton, start
 
 Report = Callable[[str, int, int, dict[str, float]], None]
@@ -77,17 +78,19 @@ class Run:
     ) -> dict[str, np.ndarray]:
         """Arrays by name: from the folder if they are there, else computed and kept.
 
-        `cache_key` holds all that decides them, in plain data: runs with the same key share them in the shared folder.
+        `cache_key` holds all that decides them, in plain data: runs with the same key share them in the shared folder,
+        and one of several processes computes them while the others wait.
         """
         if (known := self._read(name)) is not None:
             return known
         shared = self._shared_file(name, cache_key)
-        if shared is not None and shared.exists():
-            arrays = read_arrays(shared)
-        else:
-            arrays = {key: np.asarray(value) for key, value in compute().items()}
-            if shared is not None:
-                write_arrays(shared, arrays)
+        with nullcontext() if shared is None else in_turn(shared.with_suffix(".lock")):
+            if shared is not None and shared.exists():
+                arrays = read_arrays(shared)
+            else:
+                arrays = {key: np.asarray(value) for key, value in compute().items()}
+                if shared is not None:
+                    write_arrays(shared, arrays)
         if self.folder is not None:
             write_arrays(self._file(name), arrays)
         return arrays

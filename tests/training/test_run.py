@@ -108,6 +108,18 @@ def test_cached_arrays_are_computed_once(tmp_path):
         np.testing.assert_array_equal(Run([0], tmp_path).cached("mask", compute)["a"], np.arange(3))
 
 
+def test_one_process_at_a_time_computes_what_is_shared(tmp_path):
+    shared = tmp_path / "shared"
+
+    def compute():
+        assert [file.suffix for file in shared.iterdir()] == [".lock"]
+        return {"a": np.arange(3)}
+
+    for name, given in (("a", compute), ("b", None)):
+        Run([0], tmp_path / name, shared=shared).cached("mask", given, {"key": 1})
+    assert [file.suffix for file in shared.iterdir()] == [".npz"]
+
+
 @pytest.mark.slow
 def test_runs_that_share_a_folder_train_a_stage_once(tmp_path):
     reports = []
