@@ -188,7 +188,7 @@ class PlannerAgent(Agent):
         self.summary, self.pessimism = summary, pessimism
         self.diagnostics = {"pessimism": pessimism}
         self.parameters, self.learned = split_learned(method.predict, summary, parameters)
-        self._given = parameters
+        self.given = parameters
         # Penalties come multiplied by each seed's own lambda.
         self.config = replace(method.config.planner, pessimism=1.0)
         self.exact = plans_exactly(self.factors)
@@ -203,7 +203,7 @@ class PlannerAgent(Agent):
             self._plan = _compile(self.config, method.config.memory, self.factors, functions)
 
     def start(self, worlds: int, seed: int = 0) -> Controller:
-        if no_policy_reason(self.factors) or not (self.exact or "behaviour" in self._given):
+        if no_policy_reason(self.factors) or not (self.exact or "behaviour" in self.given):
             raise BecauseError(
                 f"This agent has no policy: {no_policy_reason(self.factors) or 'an earlier version fitted it'}.",
                 need="a goal, and a behaviour policy of the data to draw plans from.",
@@ -225,9 +225,18 @@ class PlannerAgent(Agent):
         return flatten(self.parameters) | self.summary.arrays() | {"pessimism": np.asarray(self.pessimism)}
 
     def _one_seed(self, k: int) -> PlannerAgent:
+        parameters = jax.tree.map(lambda a: a[k : k + 1] if eqx.is_array(a) else a, self.given)
+        return self.variant(parameters, self.pessimism[k : k + 1], self.seeds[k : k + 1])
+
+    def variant(self, parameters: Any, pessimism: np.ndarray, seeds: tuple[int, ...]) -> PlannerAgent:
+        """An agent with other parameters of the same structure; programs that were compiled for this one serve it."""
         assert isinstance(self.method, PlanningMethod)
-        parameters = jax.tree.map(lambda a: a[k : k + 1] if eqx.is_array(a) else a, self._given)
-        return PlannerAgent(self.method, self.summary, self.seeds[k : k + 1], parameters, self.pessimism[k : k + 1])
+        other = PlannerAgent(self.method, self.summary, seeds, parameters, pessimism)
+        if self.exact:
+            other._successors = self._successors
+        else:
+            other._plan = self._plan
+        return other
 
     @cached_property
     def _expect_rows(self) -> Callable[..., tuple[Array, Array]]:

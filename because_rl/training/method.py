@@ -110,7 +110,7 @@ class Agent(ABC):
             raise BecauseError(
                 f"Got steps_left={left}.", need=f"1 to {self.horizon}.", fix="leave it out for a whole episode."
             )
-        chosen = vote(agent._act_once(states, goals, left), discrete=self.factors.codes is not None)
+        chosen = vote(agent.act_per_seed(states, goals, left), discrete=self.factors.codes is not None)
         return chosen[0] if single else chosen
 
     def choose(
@@ -169,7 +169,7 @@ class Agent(ABC):
         )
         return np.pad(rows, ((0, 0), (0, self.factors.state_size - rows.shape[1]))), single
 
-    def _act_once(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
+    def act_per_seed(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         """The actions of all K seeds in n states, (K, n, ...).
 
         Rows are repeated up to a power of two, so that few programs are compiled.

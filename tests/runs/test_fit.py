@@ -235,6 +235,11 @@ def test_the_tutorial_ends_with_a_policy_better_than_its_log(pendulum, tmp_path)
     assert {target: set(causes) for target, causes in result["graph"].items()} == PENDULUM
     assert min(row["value"] for row in result["accuracy"]) > 0.95
     assert result["uncertainty"]["mixed"] > result["uncertainty"]["held_out"]
+    why = json.loads(because_process("explain", out, "--row", 517, "--json").stdout)
+    assert {row["factor"] for row in why["inputs"]} == {"cos", "sin", "speed"}
+    assert {(row["from"], row["to"]) for row in why["edges"]} == {(c, e) for e, cs in PENDULUM.items() for c in cs}
+    assert max(row["change"] for row in why["inputs"]) > why["unchanged"]
+    assert (out / "report/explain-517.html").exists()
     example("collect_pendulum")
     policy, operator = example("drive_pendulum").compare(out, episodes=5)
     assert policy.mean() > operator.mean() / 2
