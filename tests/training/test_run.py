@@ -117,7 +117,11 @@ def test_one_process_at_a_time_computes_what_is_shared(tmp_path):
 
     for name, given in (("a", compute), ("b", None)):
         Run([0], tmp_path / name, shared=shared).cached("mask", given, {"key": 1})
-    assert [file.suffix for file in shared.iterdir()] == [".npz"]
+    (kept,) = shared.iterdir()
+    assert kept.suffix == ".npz"
+    kept.rename(kept.with_suffix(".lock"))  # as a process leaves it that is killed while it computes
+    Run([0], tmp_path / "c", shared=shared).cached("mask", compute, {"key": 1})
+    assert list(shared.iterdir()) == [kept]
 
 
 @pytest.mark.slow
