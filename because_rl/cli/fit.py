@@ -38,6 +38,9 @@ from because_rl.cli.roles import (
 from because_rl.envs.tasks import WORLDS, world_class
 from because_rl.errors import BecauseError
 
+MOST_THIN = 12
+"""Rows of a table on the terminal; the page has more."""
+
 
 def factors(
     source: Annotated[
@@ -128,7 +131,7 @@ def fit(
     """Learn from your own log: causal graph, world model with held-out accuracy, uncertainty, policy, report."""
     from because_rl.datasets.columns import Columns
     from because_rl.runs.fit import fit as run
-    from because_rl.runs.fit_page import accuracy_rows, graph_rows, overview, undetermined_rows, warnings
+    from because_rl.runs.fit_page import accuracy_rows, graph_rows, overview, thin_rows, undetermined_rows, warnings
 
     overrides = dict(setting(text) for text in settings or ())
     with interruptible(RESUME), training_bar(Path(data).stem) as progress:
@@ -148,6 +151,9 @@ def fit(
                 title = "Undetermined: these data cannot decide"
                 emit(None, False, make_table(title, undetermined, wrap=("why", "needs")))
         emit(None, False, make_table("Held-out accuracy", accuracy_rows(result["accuracy"]), ("held out",)))
+        if thin := thin_rows(result["thin"]):
+            title = "Hardly tried" + (f", {MOST_THIN} of {len(thin)}" if len(thin) > MOST_THIN else "")
+            emit(None, False, make_table(title, thin[:MOST_THIN], ("tried", "elsewhere")))
         for text in warnings(result):
             print(f"Warning: {text}")
     rows = [{"quantity": name, "result": value} for name, value in overview(result)]

@@ -38,6 +38,8 @@ class RunReport:
     """of `evaluation.held_out.imagined_steps`"""
     events: Sequence[Mapping[str, Any]] = ()
     """of the same"""
+    thin: Sequence[Mapping[str, str]] = ()
+    """contexts in which an action was hardly tried, in words"""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """title -> plain data, shown as JSON"""
 
@@ -87,12 +89,28 @@ def _overview(run: RunReport) -> Html:
         else None,
         _cards(run, results),
         tag("div", *(_split(run, result) for result in results), class_="pair") if results else None,
+        _thin(run.thin),
         tag("h3", "The run") if run.facts else None,
         table("The run", ("", ""), [(name, tag("td", words, class_="text")) for name, words in run.facts])
         if run.facts
         else None,
         tag("div", missing, class_="missing") if grid.missing else None,
     )
+
+
+def _thin(rows: Sequence[Mapping[str, str]]) -> Html | None:
+    if not rows:
+        return None
+    text = (
+        "Actions that the log tries in a context at least five times less often than elsewhere. Of what they do there "
+        "the model can only guess; to know it, try them there."
+    )
+    cells = [[tag("td", part, class_="text") if n else part for n, part in enumerate(row.values())] for row in rows]
+    listed = table("Hardly tried", list(rows[0]), cells[:MOST_THIN])
+    return join([tag("h3", "Hardly tried"), tag("p", text), listed])
+
+
+MOST_THIN = 30
 
 
 def _cards(run: RunReport, results: Sequence[Result]) -> Html | None:

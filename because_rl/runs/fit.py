@@ -30,6 +30,7 @@ from because_rl.datasets.user_log import Log, read_log
 from because_rl.discovery.discover import choose_test, make_test
 from because_rl.discovery.mask import CausalMask, check_edges
 from because_rl.errors import BecauseError
+from because_rl.evaluation.coverage import thin_contexts
 from because_rl.evaluation.held_out import held_out_accuracy, imagined_steps
 from because_rl.factors import FactorSpec
 from because_rl.graph import Edge
@@ -91,7 +92,7 @@ def fit(
 
     Returns:
         The folder and the result, as in fit.json: episodes, transitions, notes, graph, graph_rows, undetermined,
-        sufficiency, accuracy, uncertainty, events, goal_reached, log_return, policy, why_no_policy, data, stages,
+        sufficiency, accuracy, uncertainty, events, thin, goal_reached, log_return, policy, why_no_policy, data, stages,
         report, seconds.
     """
     begin = time.monotonic()
@@ -239,6 +240,7 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[st
         "accuracy": held_out_accuracy(agent, data),
         "uncertainty": imagined.uncertainty,
         "events": imagined.events,
+        "thin": thin_contexts(data),
         "goal_reached": float(data.terminated[ends].mean()) if spec.goal else None,
         "log_return": float(np.bincount(data.episode, data.reward).mean()) if spec.maximises_reward else None,
         "policy": None if why else str(folder / "run"),

@@ -31,6 +31,7 @@ def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
         accuracy=result["accuracy"],
         uncertainty=result["uncertainty"],
         events=result["events"],
+        thin=thin_rows(result.get("thin", ())),
         settings=run_settings(run),
     )
     return write_run_page(folder / "report", page)
@@ -67,6 +68,12 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
         kept = sum(bool(pair["kept"]) for pair in pairs)
         out.append(
             f"{len(pairs)} pairs are undetermined, {kept} of them kept in the model; each says what would decide it."
+        )
+    if thin := result.get("thin"):
+        first = thin_rows(thin)[0]
+        out.append(
+            f"{first['action']} was hardly tried where {first['where']} ({first['tried']}): the model can only guess "
+            "what it does there." + (f" {len(thin) - 1} more such pairs are listed." if len(thin) > 1 else "")
         )
     if result["episodes"] < FEW_EPISODES:
         out.append(f"{result['episodes']} episodes are few: effects that count may not be established.")
@@ -125,6 +132,19 @@ def undetermined_rows(edges: Sequence[Mapping[str, Any]]) -> list[dict[str, str]
         | {"why": edge.get("why", ""), "needs": edge.get("needs", "")}
         for edge in edges
         if edge.get("status", "undetermined") == "undetermined"
+    ]
+
+
+def thin_rows(thin: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The rows of `thin_contexts` in words."""
+    return [
+        {
+            "action": f"{row['action']} {row['level']}",
+            "where": f"{row['factor']} is {row['context']}",
+            "tried": f"{row['tried']} of {row['rows']} rows",
+            "elsewhere": f"{row['elsewhere']:.1%}",
+        }
+        for row in thin
     ]
 
 

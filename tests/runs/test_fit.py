@@ -274,6 +274,9 @@ FINE = {
 }
 
 
+THIN = {"action": "push", "level": "yes", "factor": "on", "context": "no", "rows": 400, "tried": 1, "elsewhere": 0.2}
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -284,6 +287,7 @@ FINE = {
         ({"undetermined": [{"kept": True}, {"kept": False}]}, "2 pairs are undetermined, 1 of them kept"),
         ({"episodes": 30}, "30 episodes are few"),
         ({"uncertainty": {"held_out": 0.1, "mixed": 0.1}}, "uncertainty hardly tells"),
+        ({"thin": [THIN, THIN]}, "push yes was hardly tried where on is no (1 of 400 rows)"),
         ({"goal_reached": 0.0}, "No logged episode reaches its goal"),
         ({"notes": ["2 rows were left out"]}, "2 rows were left out."),
     ],
