@@ -26,6 +26,8 @@ from because_rl.io import write_bytes
 from because_rl.reading import check_file, max_bytes, unreadable
 
 PROGRAM = Path(__file__).with_name("hdf5_reader.py")
+IMAGE_AXES = 4
+"""Of an array of pictures: steps, height, width, channels. Such arrays are compressed."""
 BLOCK = 2**22
 """Bytes by which a file in memory grows."""
 
@@ -154,5 +156,6 @@ def add_episodes(file: Any, episodes: Iterable[Mapping[str, Any]], attributes: I
             )
             for place, array in inner.items():
                 shape = np.shape(array)
-                group.create_dataset(place, data=array, chunks=True, maxshape=(None, *shape[1:]))
+                packed = {"compression": "gzip"} if len(shape) == IMAGE_AXES else {}
+                group.create_dataset(place, data=array, chunks=True, maxshape=(None, *shape[1:]), **packed)
     return steps

@@ -34,6 +34,16 @@ def bench_worlds(output: Output = None, as_json: Json = False) -> None:
     deliver(result, output, as_json, make_table("Steps per second", rows, tuple(rows[0])[1:]))
 
 
+@bench.command("renderer", epilog="Example: python -m benchmarks renderer -o results/worlds/renderer.json")
+def bench_renderer(output: Output = None, as_json: Json = False) -> None:
+    """Pictures of Unlock per second, and those of minigrid's own renderer, in one process."""
+    from benchmarks.speed.worlds import renderer_speed
+
+    result = renderer_speed()
+    rows = result["rows"]
+    deliver(result, output, as_json, make_table("Pictures per second", rows, tuple(rows[0])[1:]))
+
+
 @bench.command("behaviours", epilog="Example: python -m benchmarks behaviours -o results/worlds/behaviours.json")
 def bench_behaviours(
     episodes: Annotated[int, typer.Option(help="Episodes on the unmodified simulator, per behaviour.")] = 100,

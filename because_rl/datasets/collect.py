@@ -16,17 +16,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from because_rl.datasets.minari_files import read_metadata, write_dataset_files
 from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.recipe import Recipe
 from because_rl.datasets.validate import CHECKSUMS, compute_checksums
 from because_rl.envs.batch import BatchEnv
-from because_rl.envs.tasks import make_batch, world_class
+from because_rl.envs.tasks import VISUAL_ID, make_batch, world_class
+from because_rl.envs.world import World
 from because_rl.errors import BecauseError
 from because_rl.io import (
     exclusive,
@@ -203,15 +205,13 @@ def _die_with_parent(parent: int) -> None:
 def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str) -> None:
     """Write the episodes as a Minari dataset, with checksums that `load` verifies."""
     world = world_class(recipe.world)(spurious=recipe.spurious)
-    spec = gymnasium.spec(f"because/{recipe.world.capitalize()}-v1")
-    spec.kwargs = {"split": "I", "spurious": recipe.spurious}
+    show = _pictures if recipe.visual else _vectors
+    env_id, observation_space, observe, described = show(world)
+    spec = gymnasium.spec(env_id)
+    spec.kwargs = {"split": "I"} | ({} if recipe.visual else {"spurious": recipe.spurious})
     minari_episodes: list[dict[str, Any]] = [
         {
-            "observations": {
-                "achieved_goal": world.factors.achieved_goal(episode["state"]),
-                "desired_goal": episode["goal"],
-                "observation": episode["state"],
-            },
+            "observations": observe(episode),
             "actions": episode["action"],
             "rewards": episode["reward"],
             "terminations": episode["terminated"],
@@ -224,7 +224,7 @@ def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str
     success = np.array([episode["terminated"][-1] for episode in episodes])
     write_dataset_files(
         folder,
-        world.observation_space,
+        observation_space,
         world.action_space,
         minari_episodes,
         {
@@ -239,13 +239,41 @@ def _assemble(recipe: Recipe, episodes: list[Episode], folder: Path, engine: str
                 "behaviour": recipe.make_behaviour().settings(),
                 "confounders": {"split": "I", "spurious": recipe.spurious},
                 "success_rate": float(success.mean()),
-                "factors": world.factors.to_dict(),
-                "true_graph": world.true_graph().to_dict(),
+                **described,
             },
         },
         attributes,
     )
     write_json(folder / CHECKSUMS, compute_checksums(folder, minari_episodes))
+
+
+class _Shown(NamedTuple):
+    """What a dataset shows of a world."""
+
+    env_id: str
+    space: spaces.Space
+    observe: Callable[[Episode], Any]
+    described: dict[str, Any]
+    """in the metadata: the factors of what is shown"""
+
+
+def _vectors(world: World) -> _Shown:
+    def observe(episode: Episode) -> dict[str, np.ndarray]:
+        achieved = world.factors.achieved_goal(episode["state"])
+        return {"achieved_goal": achieved, "desired_goal": episode["goal"], "observation": episode["state"]}
+
+    described = {"factors": world.factors.to_dict(), "true_graph": world.true_graph().to_dict()}
+    return _Shown(f"because/{world.name.capitalize()}-v1", world.observation_space, observe, described)
+
+
+def _pictures(world: World) -> _Shown:
+    """Pictures alone: of the state nothing is written, of the factors only those of the action."""
+    from because_rl.envs.unlock.pictures import draw
+    from because_rl.envs.unlock.visual import SPACE
+
+    factors = world.factors.to_dict()
+    described = {"action_factors": {"action": factors["action"], "codes": factors["codes"]}}
+    return _Shown(VISUAL_ID, SPACE, lambda episode: draw(episode["state"]), described)
 
 
 def summary(dataset_id: str, root: str | Path | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from because_rl.datasets.columns import Columns
 from because_rl.datasets.minari_files import read_episodes, read_metadata, read_spaces
-from because_rl.datasets.paths import VERSION, current_id, dataset_path, list_datasets, short_name
+from because_rl.datasets.paths import current_id, dataset_path, full_id, list_datasets, short_name
 from because_rl.datasets.user_dataset import add_outcomes, complete_spec, encode_log, prepare_log
 from because_rl.datasets.user_log import FORMATS, read_log
 from because_rl.datasets.validate import COLLECT_AGAIN, CORRECT, Checker
@@ -156,7 +156,7 @@ def _find_folder(dataset: str | Path, root: str | Path | None) -> tuple[Path, st
         return path, path.name
     if (path / "data").is_dir():
         return path, path.name
-    for dataset_id in (str(dataset), f"because/{dataset}-{VERSION}"):
+    for dataset_id in (str(dataset), full_id(str(dataset))):
         try:
             folder = dataset_path(dataset_id, root)
         except BecauseError:
@@ -186,7 +186,7 @@ def _check_version(metadata: dict[str, Any], name: str) -> None:
 def _old_version(name: str, short: str) -> BecauseError:
     return BecauseError(
         f"Dataset {name} is of an earlier version of because-rl, with observations of another form.",
-        need=f"because/{short}-{VERSION}, which has the same transitions.",
+        need=f"{full_id(short)}, which has the same transitions.",
         fix=f"collect it again: 'because collect {'-'.join(short.split('-')[:2])}', with the options it was made with.",
     )
 

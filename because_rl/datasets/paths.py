@@ -10,6 +10,8 @@ from because_rl.errors import BecauseError
 
 VERSION = "v1"
 """Of the datasets that this package collects; in v0, observations had other names."""
+VISUAL_VERSION = "v0"
+"""Of those whose observations are pictures."""
 
 
 def home_folder(root: str | Path | None = None) -> Path:
@@ -38,13 +40,23 @@ def short_name(dataset_id: str) -> str:
     return re.sub(r"^because/|-v\d+$", "", dataset_id)
 
 
+def full_id(short: str) -> str:
+    """The id of a dataset of ours in today's version, for its short name.
+
+    >>> full_id("unlock-medium"), full_id("unlock-visual-medium-seed3")
+    ('because/unlock-medium-v1', 'because/unlock-visual-medium-seed3-v0')
+    """
+    return f"because/{short}-{VISUAL_VERSION if '-visual-' in short else VERSION}"
+
+
 def current_id(dataset_id: str) -> str:
     """The id in today's version, for an id in a record: a new version has the same transitions.
 
     >>> current_id("because/unlock-medium-v0"), current_id("own/log-v0")
     ('because/unlock-medium-v1', 'own/log-v0')
     """
-    return re.sub(r"^(because/.+)-v\d+$", rf"\1-{VERSION}", dataset_id)
+    is_ours = re.fullmatch(r"because/.+-v\d+", dataset_id)
+    return full_id(short_name(dataset_id)) if is_ours else dataset_id
 
 
 def list_datasets(root: str | Path | None = None) -> list[str]:

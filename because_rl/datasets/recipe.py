@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from because_rl.datasets.paths import VERSION, short_name
+from because_rl.datasets.paths import full_id, short_name
 from because_rl.envs.behaviour import Behaviour
 from because_rl.envs.spurious import check_level
 from because_rl.envs.tasks import BEHAVIOURS, WORLDS
@@ -26,12 +26,15 @@ Unfinished chunks of another version are not reused.
 class Recipe:
     """Settings of a dataset; the same recipe always gives the same id and the same data.
 
-    `coverage` is for unlock only: the share of episodes that try the door first.
+    For unlock only: `coverage` is the share of episodes that try the door first; with `visual`, observations are
+    pictures, of the same episodes.
 
     >>> Recipe.parse("unlock-medium").id
     'because/unlock-medium-v1'
     >>> Recipe.parse("unlock-medium", seed=3, coverage=0.05).id
     'because/unlock-medium-q005-seed3-v1'
+    >>> Recipe.parse("unlock-visual-medium").id
+    'because/unlock-visual-medium-v0'
     """
 
     world: str
@@ -40,6 +43,7 @@ class Recipe:
     seed: int = 0
     spurious: int = 1
     coverage: float | None = None
+    visual: bool = False
 
     def __post_init__(self) -> None:
         check_level(self.spurious)
@@ -53,24 +57,32 @@ class Recipe:
                 need="a number in [0, 1], and only for unlock (the share of episodes that try the door first).",
                 fix="leave --coverage out.",
             )
+        if self.visual and (self.world != "unlock" or self.spurious != 1):
+            raise BecauseError(
+                f"Got pictures of {self.world} with spurious level {self.spurious}.",
+                need="unlock, without spurious cues.",
+                fix="take unlock-visual-{random,medium,expert}, and leave --spurious out.",
+            )
 
     @classmethod
     def parse(cls, name: str, episodes: int | None = None, **settings: Any) -> Recipe:
         """From ``unlock-medium`` (or the id ``because/unlock-medium-v1``) and the other fields; `episodes` defaults to
         the world's."""
-        world, _, behaviour = short_name(name).partition("-")
-        if world not in WORLDS or behaviour not in BEHAVIOURS:
+        world, *middle, behaviour = short_name(name).split("-")
+        if middle not in ([], ["visual"]) or world not in WORLDS or behaviour not in BEHAVIOURS:
             raise BecauseError(
                 f"There is no dataset recipe {name!r}.",
-                need="{lift,unlock,crash}-{random,medium,expert}, or 'all'.",
+                need="{lift,unlock,crash,unlock-visual}-{random,medium,expert}, or 'all'.",
                 fix="for example: because collect unlock-medium.",
             )
+        if middle:
+            settings = {**settings, "visual": True}
         return cls(world, behaviour, WORLDS[world].episodes if episodes is None else episodes, **settings)
 
     @property
     def id(self) -> str:
         """The dataset id. Every setting that is not the default adds a part, so the paper's nine have plain names."""
-        parts = [f"{self.world}-{self.behaviour}"]
+        parts = [self.world, *["visual"] * self.visual, self.behaviour]
         if self.spurious != 1:
             parts.append(f"x{self.spurious}")
         if self.coverage is not None:
@@ -79,12 +91,12 @@ class Recipe:
             parts.append(f"n{self.episodes}")
         if self.seed != 0:
             parts.append(f"seed{self.seed}")
-        return f"because/{'-'.join(parts)}-{VERSION}"
+        return full_id("-".join(parts))
 
     @property
     def key(self) -> str:
         """16 digits of a hash of all settings and of the format version: names the chunks of an unfinished dataset."""
-        return sha256(json.dumps(asdict(self) | {"format": FORMAT}, sort_keys=True).encode())[:16]
+        return sha256(json.dumps(self.to_dict() | {"format": FORMAT}, sort_keys=True).encode())[:16]
 
     def episode_seed(self, episode: int) -> int:
         """The seed of one episode, whatever the number of episodes: a longer dataset begins with the shorter one."""
@@ -97,7 +109,8 @@ class Recipe:
         return getattr(module, f"{self.world.capitalize()}Behaviour")(self.behaviour, **settings)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All settings; `visual` only where it is set, so that records of other datasets stay what they were."""
+        return {name: value for name, value in asdict(self).items() if name != "visual" or value}
 
 
 def all_recipes(**settings: Any) -> list[Recipe]:

@@ -22,7 +22,7 @@ from because_rl.datasets.columns import ALIASES, FIX, GROUPS, MISSING_SUFFIX, Co
 from because_rl.datasets.episodes import Cut, Episode, check_same_arrays, read_episode, split_episodes
 from because_rl.datasets.minari_files import read_dataset, read_metadata, read_spaces
 from because_rl.datasets.missing import handle_missing
-from because_rl.datasets.paths import VERSION, dataset_path
+from because_rl.datasets.paths import dataset_path, full_id
 from because_rl.datasets.tables import read_columns, read_csv, read_parquet
 from because_rl.datasets.validate import CHECKSUMS, compute_checksums
 from because_rl.errors import BecauseError, check_name
@@ -157,7 +157,7 @@ def _find_folder(data: str | Path, root: str | Path | None) -> Path:
     candidates = [path.parent if path.name == "data" else path]
     if re.fullmatch(r"[\w-]+(/[\w-]+)*", str(data)):
         minari = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
-        candidates += [dataset_path(name, root) for name in (str(data), f"because/{data}-{VERSION}")]
+        candidates += [dataset_path(name, root) for name in (str(data), full_id(str(data)))]
         candidates.append(Path(minari) / str(data))
     for folder in candidates:
         if (folder / "data").is_dir():

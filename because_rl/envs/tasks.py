@@ -14,6 +14,8 @@ from because_rl.envs.parallel import ParallelBatch
 from because_rl.envs.world import World, needs_extra
 from because_rl.errors import BecauseError
 
+VISUAL_ID = "because/UnlockVisual-v0"
+"""Unlock with pictures as observations."""
 BEHAVIOURS = ("random", "medium", "expert")
 SPLITS = ("I", "O")
 
@@ -101,6 +103,13 @@ def register() -> None:
             order_enforce=False,
             disable_env_checker=True,
         )
+    gymnasium.register(
+        VISUAL_ID,
+        entry_point="because_rl.envs.unlock.visual:UnlockVisual",
+        max_episode_steps=WORLDS["unlock"].horizon,
+        order_enforce=False,
+        disable_env_checker=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,9 @@ from because_rl.datasets.collect import rollout
 from because_rl.datasets.recipe import Recipe
 from because_rl.envs.batch import BatchEnv
 from because_rl.envs.tasks import BEHAVIOURS, WORLDS, make_batch
+from because_rl.envs.unlock.pictures import TILE, draw
+from because_rl.envs.unlock.visual import UnlockVisual
+from because_rl.envs.world import get_world
 from because_rl.provenance import provenance
 from because_rl.rng import stream
 from because_rl.statistics import wilson
@@ -22,6 +26,8 @@ FAST_SIZE = {"unlock": 1000, "crash": 1000, "lift": 16}
 """Batch size by world."""
 REAL_SIZE = {"unlock": 20, "crash": 20, "lift": 1}
 """Batch size by world, on the real simulators."""
+PICTURES = 500
+"""Pictures drawn in one call."""
 SECONDS = 4.0
 """Minimum seconds of timed steps for each engine."""
 
@@ -65,6 +71,26 @@ def speed(report: Report) -> dict[str, Any]:
         )
     report(len(WORLDS), len(WORLDS))
     return {"rows": rows, "provenance": provenance(fast_size=FAST_SIZE, real_size=REAL_SIZE, seconds=SECONDS)}
+
+
+def renderer_speed(images: int = 100_000, peer_images: int = 500) -> dict[str, Any]:
+    """One row per renderer of Unlock's rooms: images per second of the table of tiles and of minigrid, one process."""
+    env, states = UnlockVisual("O"), make_batch("unlock", "O").reset(range(PICTURES)).state
+    env.reset(seed=0)
+    room = get_world(env).room  # type: ignore[attr-defined]
+    renderers: dict[str, tuple[Callable[[], Any], int]] = {
+        "tiles": (lambda: draw(states), PICTURES),
+        "minigrid": (lambda: room.get_frame(highlight=False, tile_size=TILE), 1),
+    }
+    rows = []
+    for (name, (render, per_call)), total in zip(renderers.items(), (images, peer_images), strict=True):
+        render()  # both keep the tiles that they have drawn
+        begin, load = time.perf_counter(), os.getloadavg()[0]
+        for _ in range(total // per_call):
+            render()
+        rate = total // per_call * per_call / (time.perf_counter() - begin)
+        rows.append({"renderer": name, "images_per_second": round(rate), "load_before": round(load, 2)})
+    return {"rows": rows, "provenance": provenance(images=images, peer_images=peer_images, batch=PICTURES)}
 
 
 def _successes(recipe: Recipe, episodes: int, group: int, simulator: bool) -> np.ndarray:
