@@ -31,6 +31,7 @@ from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.training.method import DIAGNOSTICS, Agent, Method
 from because_rl.training.saved import read_agent
+from because_rl.vision.agent import with_encoder
 
 
 class Entry(NamedTuple):
@@ -105,7 +106,7 @@ def load_agent(folder: str | Path, method: Callable[[Any], Method] | None = None
     agent.diagnostics = {
         name.removeprefix(DIAGNOSTICS): values for name, values in arrays.items() if name.startswith(DIAGNOSTICS)
     }
-    return agent
+    return with_encoder(agent, record, arrays)
 
 
 def configure(config: Any, settings: Mapping[str, Any], prefix: str = "") -> Any:

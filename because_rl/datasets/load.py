@@ -62,7 +62,7 @@ def load(
         roles = roles.over(Columns.from_file(factors))
     if not isinstance(dataset, str | os.PathLike) or is_log_file(dataset) or roles != Columns() or goal is not None:
         return _load_log(dataset, root, factors, roles, goal)
-    folder, name = _find_folder(str(dataset), root)
+    folder, name = find_folder(str(dataset), root)
     metadata = read_metadata(folder, name)
     _check_version(metadata, name)
     spec = _choose_spec(factors, metadata, name)
@@ -146,7 +146,7 @@ def blank_and_logged(spec: FactorSpec, reward: np.ndarray, terminated: np.ndarra
     return np.broadcast_to(np.asarray(blank, np.float32), after.shape), after.astype(np.float32)
 
 
-def _find_folder(dataset: str | Path, root: str | Path | None) -> tuple[Path, str]:
+def find_folder(dataset: str | Path, root: str | Path | None) -> tuple[Path, str]:
     """The dataset's folder (the one that holds ``data/``) and its name for messages."""
     path = Path(dataset)
     if path.name == "main_data.hdf5":

@@ -155,9 +155,27 @@ class Checker:
         for group, values in out.items():
             self._check_factors(number, group, values, getattr(factors, group))
         out |= self._rewards_and_ends(raw, number, length)
+        self._check_sum(number, raw)
+        return out
+
+    def check_picture_episode(self, number: int, raw: Mapping[str, Any], factors: FactorSpec) -> dict[str, np.ndarray]:
+        """The same of an episode whose observations are pictures, as "frames" (T + 1, ...) in place of the state."""
+        actions, observations = np.asarray(raw["actions"]), raw["observations"]
+        frames = observations.get("observation") if isinstance(observations, dict) else observations
+        if actions.ndim == 0 or not len(actions):
+            raise self.error("the episode is empty", "at least one step", number)
+        if frames is None or len(frames) != len(actions) + 1:
+            have = 0 if frames is None else len(frames)
+            raise self.error(f"there are {have} pictures for {len(actions)} actions", "one more than actions", number)
+        out = {"frames": frames, "action": self._actions(actions, number, factors)}
+        self._check_factors(number, "action", out["action"], factors.action)
+        out |= self._rewards_and_ends(raw, number, len(actions))
+        self._check_sum(number, raw)
+        return out
+
+    def _check_sum(self, number: int, raw: Mapping[str, Any]) -> None:
         if self.checksums is not None and self.checksums["episodes"][number : number + 1] != [episode_sha256(raw)]:
             raise self.error("the data do not match their checksum", "the data as they were collected", number)
-        return out
 
     def _columns(self, group: str, value: Any, space: spaces.Space, length: int, number: int) -> np.ndarray:
         """(length, columns) float32, inside the space."""

@@ -63,12 +63,20 @@ def batch_class(name: str) -> type[BatchEnv]:
 
 
 def make_batch(
-    name: str, split: str = "I", spurious: int = 1, *, simulator: bool = False, processes: int = 1
+    name: str,
+    split: str = "I",
+    spurious: int = 1,
+    *,
+    simulator: bool = False,
+    processes: int = 1,
+    pictures: bool = False,
 ) -> BatchEnv:
     """N worlds stepped together: the fast implementation, or the unmodified simulator.
 
-    Worlds that are slow to step (Lift) are divided among `processes`.
+    Worlds that are slow to step (Lift) are divided among `processes`. With `pictures`, Unlock shows these.
     """
+    if pictures:
+        return _import(name, "visual", f"{name.capitalize()}VisualBatch")(split)
     if simulator:
         return SimulatorBatch(world_class(name), split, spurious)
     if processes > 1 and WORLDS[check_world(name)].slow:

@@ -107,6 +107,8 @@ def roll_together(
 ) -> list[Outcome]:
     """As `evaluate_together`, in any scenes; `seed` is the one that agents start acting with."""
     acts = [acting(agent, len(scenes), seed) for agent in agents]
+    pictures = agents[0].sees_pictures
+    batch = make_batch(world, split, pictures=True) if batch is None and pictures else batch
     ends = np.cumsum([len(agent.seeds) for agent in agents])
     team = team or Team()
 

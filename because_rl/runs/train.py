@@ -11,7 +11,6 @@ from typing import Any
 from because_rl.algorithms import registry
 from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import make_method
-from because_rl.datasets.load import load
 from because_rl.datasets.paths import current_id, home_folder, short_name
 from because_rl.discovery.mask import CausalMask
 from because_rl.discovery.regression.threads import one_blas_thread
@@ -31,10 +30,13 @@ from because_rl.runs.folder import (
     read_sufficiency,
     write_metrics,
 )
+from because_rl.runs.pictures import load_encoded
 from because_rl.runs.tensorboard import EventFiles
 from because_rl.training.method import Agent
 from because_rl.training.run import Report, Run
 from because_rl.transitions import Transitions
+from because_rl.vision.agent import PictureAgent
+from because_rl.vision.encoder import PictureEncoder
 
 
 def train(
@@ -77,7 +79,7 @@ def train(
     if chunk < 1:
         raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
     begin = time.monotonic()
-    data = load_for_training(dataset, root, factors)
+    data, encoder = _load(dataset, root, factors, report)
     world = data.recipe.get("world")
     learner = make_method(method, overrides, world)
     if mask is not None and not isinstance(learner, Because):
@@ -123,6 +125,7 @@ def train(
             last = run.round == rounds
             if last or not agent_folder(folder, run.round, rounds).exists():
                 agent = learner.fit(data, run, mask) if isinstance(learner, Because) else learner.fit(data, run)
+                agent = agent if encoder is None else PictureAgent(encoder, agent)
                 agent.save(agent_folder(folder, run.round, rounds))
         write_metrics(folder, run.history)
         events.write(run.history)
@@ -155,7 +158,7 @@ def load_agent(folder: Path, number: int | None = None) -> Agent:
 def load_run_data(folder: Path, root: Path | None = None) -> Transitions:
     """The dataset that a run was trained on, which is looked up under `root`."""
     record = read_run(folder)
-    data = load(current_id(record["dataset"]), root, FactorSpec.from_dict(record["factors"]))
+    data, _ = load_encoded(current_id(record["dataset"]), root, FactorSpec.from_dict(record["factors"]))
     data = replace(data, horizon=record["horizon"])
     if data.sha256() != record["data_sha256"]:
         raise BecauseError(
@@ -170,7 +173,17 @@ def load_for_training(
     dataset: str | Path, root: Path | None = None, factors: FactorSpec | Path | None = None
 ) -> Transitions:
     """A dataset with the horizon of its world; data from elsewhere keep the length of their longest episode."""
-    data = load(dataset, root, factors)
+    return _load(dataset, root, factors)[0]
+
+
+def _load(
+    dataset: str | Path,
+    root: Path | None,
+    factors: FactorSpec | Path | None,
+    report: Report = lambda stage, done, total, metrics: None,
+) -> tuple[Transitions, PictureEncoder | None]:
+    """The dataset, and the encoder that read it if it holds pictures."""
+    data, encoder = load_encoded(dataset, root, factors, report)
     world = data.recipe.get("world")
     # If every episode of a dataset succeeds early, the data do not show how long an episode may last.
-    return data if world is None else replace(data, horizon=world_class(world).horizon)
+    return data if world is None else replace(data, horizon=world_class(world).horizon), encoder

@@ -51,6 +51,8 @@ class Agent(ABC):
     """name and sha256 of the data, and the recipe if they were collected in one of our worlds"""
     diagnostics: dict[str, np.ndarray]
     """numbers to report, (K,) each"""
+    sees_pictures: bool = False
+    """whether its controllers are shown pictures instead of the columns of `factors`"""
 
     def __init__(self, method: Method, seeds: tuple[int, ...], factors: FactorSpec, horizon: int):
         self.method, self.seeds, self.factors, self.horizon = method, seeds, factors, horizon
