@@ -10,7 +10,7 @@ What follows (discovery, world model, planning) is the same for factors that wer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -97,15 +97,8 @@ class PictureEncoder:
     # Files -------------------------------------------------------------------------------------------------
     def description(self) -> dict[str, Any]:
         """All but the arrays, as JSON."""
-        goal = None if self.goal is None else {"factor": self.goal.factor, "value": list(self.goal.value)}
-        accuracy = {} if self.goal is None else {"goal_accuracy": self.goal.accuracy}
-        return {
-            "format": FORMAT,
-            "shape": list(self.shape),
-            "parts": to_records(list(self.parts)),
-            "goal": goal,
-            **accuracy,
-        }
+        goal = None if self.goal is None else asdict(self.goal)
+        return {"format": FORMAT, "shape": list(self.shape), "parts": to_records(self.parts), "goal": goal}
 
     def arrays(self) -> dict[str, np.ndarray]:
         return flatten(self.network) | {"centres": self.centres}
