@@ -5,8 +5,9 @@ their *resting* code, the most frequent one when episodes begin: cells that look
 
 - A group of a few cells has one categorical factor per cell, a *switch*: which of its codes the cell has.
 - The codes of a larger group are sets of *layers*: the resting code is the empty set, and a code may be two layers on
-  one cell (a thing on another). Of all such readings the one is taken in which the fewest bits change over the logged
-  steps: when a thing moves onto another one, the other one need not have changed.
+  one cell (a thing on another). Of all such readings the one is taken in which the least happens over the logged
+  steps: the fewest bits change, and the fewest things appear or vanish. When a thing moves onto another one, both are
+  still there, and only one has changed.
 - A layer with exactly one cell in every frame, which moves, is a categorical factor, a *mover*. The others have a bit
   per cell: *still* ones, of which no bit is ever set while another is cleared, and *sets*.
 
@@ -104,7 +105,8 @@ def _layers(flat: np.ndarray, before: np.ndarray, cells: tuple[int, ...], restin
     number = np.searchsorted(known, own)
     steps = np.zeros((len(known), len(known)))
     np.add.at(steps, (number[before].reshape(-1), number[before + 1].reshape(-1)), 1)
-    sets = fewest_changes(steps, known.index(resting))
+    counts = np.stack([(number == code).sum(1) for code in range(len(known))], axis=1)
+    sets = fewest_events(steps, counts[before + 1] - counts[before], known.index(resting))
     layers = []
     for layer in sorted(set().union(*sets)):
         members = tuple(code for code, layers_of_code in zip(known, sets, strict=True) if layer in layers_of_code)
@@ -121,22 +123,26 @@ def _kind(bits: np.ndarray, before: np.ndarray) -> Kind:
     return "mover" if (bits.sum(1) == 1).all() else "set"
 
 
-def fewest_changes(steps: np.ndarray, resting: int) -> list[frozenset[int]]:
-    """The set of layers that each code stands for, so that the fewest bits change.
+def fewest_events(steps: np.ndarray, change: np.ndarray, resting: int) -> list[frozenset[int]]:
+    """The set of layers that each code stands for, so that the least happens.
 
-    `steps`: (codes, codes) how often a cell had one code and then another. `resting` is the code of no layer. Every
-    code begins as a layer of its own; then, one after the other, the code is read as two others together that saves
-    the most changes.
+    Every code begins as a layer of its own; then, one after the other, the code is read as two others together that
+    saves the most events.
+
+    Args:
+        steps: (codes, codes) how often a cell had one code and then another.
+        change: (n, codes) of how many cells more have a code after a step than before.
+        resting: the code of no layer.
 
     >>> steps = np.zeros((4, 4))  # nothing, agent, key, agent on key
     >>> steps[0, 1], steps[1, 0], steps[2, 3], steps[3, 1], steps[3, 2] = 90, 90, 5, 3, 2
-    >>> [sorted(layers) for layers in fewest_changes(steps, 0)]
+    >>> [sorted(layers) for layers in fewest_events(steps, np.zeros((1, 4), int), 0)]
     [[], [1], [2], [1, 2]]
     """
     count = len(steps)
     sets = [frozenset() if code == resting else frozenset({code}) for code in range(count)]
     while True:
-        best, chosen = _changes(steps, sets), None
+        best, chosen = _events(steps, change, sets), None
         single = [code for code in range(count) if len(sets[code]) == 1]
         for code in single:
             if any(sets[code] < other for other in sets):  # a part of another code stays one layer
@@ -144,15 +150,19 @@ def fewest_changes(steps: np.ndarray, resting: int) -> list[frozenset[int]]:
             for a, b in combinations([other for other in single if other != code], 2):
                 trial = list(sets)
                 trial[code] = sets[a] | sets[b]
-                if trial.count(trial[code]) == 1 and (changes := _changes(steps, trial)) < best:
-                    best, chosen = changes, trial
+                if trial.count(trial[code]) == 1 and (events := _events(steps, change, trial)) < best:
+                    best, chosen = events, trial
         if chosen is None:
             return sets
         sets = chosen
 
 
-def _changes(steps: np.ndarray, sets: list[frozenset[int]]) -> float:
-    return sum(steps[a, b] * len(sets[a] ^ sets[b]) for a, b in zip(*np.nonzero(steps), strict=True))
+def _events(steps: np.ndarray, change: np.ndarray, sets: list[frozenset[int]]) -> float:
+    """How many bits change, and how many things appear or vanish."""
+    flips = sum(steps[a, b] * len(sets[a] ^ sets[b]) for a, b in zip(*np.nonzero(steps), strict=True))
+    layers = sorted(set().union(*sets))
+    inside = np.array([[layer in layers_of_code for layer in layers] for layers_of_code in sets], int)
+    return float(flips + np.abs(change @ inside).sum())
 
 
 def _named(parts: list[PictureFactor]) -> list[PictureFactor]:

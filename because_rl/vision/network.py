@@ -7,6 +7,7 @@ embeddings that are predicted from this one and the action; and the size of the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -24,6 +25,11 @@ CELL = 2**CONVOLUTIONS
 """Pixels along a side of a cell."""
 
 
+def over_cells(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """`f` of each cell of a grid."""
+    return jax.vmap(jax.vmap(f))
+
+
 class Convolution(eqx.Module):
     """Kernel 2 x 2, stride 2: a matrix product of the four pixels side by side."""
 
@@ -37,7 +43,7 @@ class Convolution(eqx.Module):
     def __call__(self, x: Float[Array, "h w c"]) -> Float[Array, "h2 w2 n"]:
         h, w, c = x.shape
         patches = x.reshape(h // 2, 2, w // 2, 2, c).transpose(0, 2, 1, 3, 4).reshape(h // 2, w // 2, 4 * c)
-        return patches @ self.weight + self.bias
+        return over_cells(lambda patch: patch @ self.weight + self.bias)(patches)
 
 
 class Encoder(eqx.Module):
@@ -75,7 +81,7 @@ class PictureModel(eqx.Module):
         around = [padded[1:-1, 1:-1], padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:]]
         shared = jnp.concatenate([z.mean((0, 1)), action])
         x = jnp.concatenate([*around, jnp.broadcast_to(shared, (*z.shape[:2], len(shared)))], axis=-1)
-        change = self.change(x)
+        change = over_cells(self.change)(x)
         return z + change, change
 
 
@@ -94,7 +100,7 @@ def picture_loss(model: PictureModel, fixed: Any, batch: Batch, key: PRNGKeyArra
         then, change = model.next_embedding(z, action)
 
         def error(embedding: Array, frame: Array) -> Array:
-            return ((model.decode(embedding) - cells_of(frame).astype(jnp.float32) / 255.0) ** 2).sum(-1)
+            return ((over_cells(model.decode)(embedding) - cells_of(frame).astype(jnp.float32) / 255.0) ** 2).sum(-1)
 
         size = jnp.sqrt((change**2).sum(-1) + 1e-6)
         return error(z, before).mean(), error(then, after).mean(), size.mean()
