@@ -25,7 +25,7 @@ from because_rl.cli.sweep import AnyCode
 
 NAMES = (
     "table-overall, table-ablation, fig-samples, fig-spurious, table-mismatch, fig-mismatch, fig-ebm, fig-energy, "
-    "fig-graphs, fig-envs, fig-coverage, table-oracle, theorem"
+    "fig-graphs, fig-envs, fig-coverage, table-oracle, table-visual, theorem"
 )
 
 

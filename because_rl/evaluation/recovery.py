@@ -37,9 +37,7 @@ class Match(NamedTuple):
     """of the state that was read, in the order of the true factor's columns"""
 
 
-def match_factors(
-    read: np.ndarray, spec: FactorSpec, true: np.ndarray, true_spec: FactorSpec
-) -> dict[str, Match]:
+def match_factors(read: np.ndarray, spec: FactorSpec, true: np.ndarray, true_spec: FactorSpec) -> dict[str, Match]:
     """True factor -> what was read, one to one, so that most frames agree; factors of another width match nothing.
 
     `read` (n, columns of `spec`) and `true` (n, columns of `true_spec`) hold 0 and 1.
@@ -55,9 +53,7 @@ def match_factors(
             columns[i, j] = factor.start + linear_sum_assignment(-both)[1]
             agreement[i, j] = (a == read[:, columns[i, j]]).all(1).mean()
     pairs = zip(*linear_sum_assignment(-agreement), strict=True)
-    return {
-        true_spec.state[i].name: Match(spec.state[j].name, columns[i, j]) for i, j in pairs if (i, j) in columns
-    }
+    return {true_spec.state[i].name: Match(spec.state[j].name, columns[i, j]) for i, j in pairs if (i, j) in columns}
 
 
 def accuracy(matches: Mapping[str, Match], read: np.ndarray, true: np.ndarray, spec: FactorSpec) -> dict[str, float]:

@@ -149,7 +149,7 @@ def _training(
         "recipe": recipe.to_dict() | {"format": FORMAT},
         "seeds": list(seeds),
         "chunk": chunk,
-        "code": code_version(method),
+        "code": code_version(method, recipe.visual),
     }
     return json.loads(json.dumps(head))  # as it will be read back: tuples become lists
 
@@ -184,12 +184,13 @@ def _recipes(grid: Grid) -> list[Recipe]:
     return [
         Recipe.parse(
             f"{world}-{policy}",
-            None if world not in WORLDS else max(1, round(ratio * WORLDS[world].episodes)),
+            None if name not in WORLDS else max(1, round(ratio * WORLDS[name].episodes)),
             spurious=spurious,
             seed=seed,
             coverage=coverage,
         )
         for world, policy, spurious, ratio, seed, coverage in combinations
+        for name in [world.removesuffix("-visual")]
     ]
 
 
@@ -370,7 +371,7 @@ class Trained(NamedTuple):
 def check_source(job: Job) -> Mapping[str, Any]:
     """The head of a job's first cell, which describes the training; raises if the source has changed since."""
     head = next(iter(job.cells.values()))
-    if head["code"] != code_version(head["method"]):
+    if head["code"] != code_version(head["method"], recipe_of(head).visual):
         raise StopSweep(
             "The source code has changed since this sweep began.",
             need="results of one version.",

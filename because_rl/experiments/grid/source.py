@@ -20,12 +20,14 @@ SHARED_SOURCE = (
 )
 """Source that decides the results of every method, in addition to the method's own."""
 LEARNING_PACKAGES = ("algorithms", "models", "planning", "training", "discovery")
+VISION = "vision"
+"""What decides results on pictures, in addition."""
 PACKAGE = Path(__file__).resolve().parents[2]
 
 
 @cache
-def code_version(method: str | None = None) -> str:
-    """A hash of the source that decides a method's results (None: those of all methods).
+def code_version(method: str | None = None, visual: bool = False) -> str:
+    """A hash of the source that decides a method's results (None: those of all methods), on pictures if `visual`.
 
     Docs, commands, reports and other methods are left out.
     """
@@ -36,7 +38,7 @@ def code_version(method: str | None = None) -> str:
     else:
         imported = imported_files(METHODS[method].method.__module__)
         own = [file for file in imported if file.relative_to(PACKAGE).parts[0] in LEARNING_PACKAGES]
-    for path in map(PACKAGE.joinpath, SHARED_SOURCE):
+    for path in map(PACKAGE.joinpath, (*SHARED_SOURCE, *[VISION] * visual)):
         own += path.rglob("*.py") if path.is_dir() else [path]
     return hash_files(own)
 

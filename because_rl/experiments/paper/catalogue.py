@@ -20,6 +20,7 @@ from because_rl.experiments.paper.scale import Scale
 from because_rl.experiments.paper.sensitivity import FIG_COVERAGE, FIG_SAMPLES, FIG_SPURIOUS
 from because_rl.experiments.paper.success import TABLE_ABLATION, TABLE_OVERALL
 from because_rl.experiments.paper.theorem import THEOREM
+from because_rl.experiments.paper.visual import TABLE_VISUAL
 
 EXPERIMENTS = {
     "table-overall": TABLE_OVERALL,
@@ -34,6 +35,7 @@ EXPERIMENTS = {
     "fig-envs": FIG_ENVS,
     "fig-coverage": FIG_COVERAGE,
     "table-oracle": TABLE_ORACLE,
+    "table-visual": TABLE_VISUAL,
     "theorem": THEOREM,
 }
 

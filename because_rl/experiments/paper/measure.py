@@ -119,7 +119,18 @@ def _energy_map(run: Path, agent: Callable[[], Any], cell: Cell, training: Train
     return {"maps": [energy_map.to_dict() for energy_map in maps]}
 
 
-RUN_MEASURES = {"mismatch": _mismatch, "curve": _curve, "energy-map": _energy_map}
+def _recovery(run: Path, agent: Callable[[], Any], cell: Cell, training: TrainAndEvaluate) -> dict[str, Any]:
+    """How well the factors that were read from pictures, their graph and the model agree with the true ones."""
+    from because_rl.discovery.mask import CausalMask
+    from because_rl.evaluation.recovery import factor_recovery
+    from because_rl.reading import read_arrays, unpack_json
+
+    evidence = read_arrays(run / "mask.npz")["evidence"]
+    graph = CausalMask.from_dict(unpack_json(evidence)).graph
+    return {"recovery": factor_recovery(agent(), recipe_of(cell), graph, cell["scenes"])}
+
+
+RUN_MEASURES = {"mismatch": _mismatch, "curve": _curve, "energy-map": _energy_map, "recovery": _recovery}
 
 
 # Measures without a training ----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def paper_numbers() -> dict[str, Any]:
 def paper_success(table: str, method: str, task: str) -> Reported | None:
     """The paper's success of a method on a task, with its known misprints corrected; None where it has none.
 
-    `table` is 'overall' or 'ablation'.
+    `table` is 'overall', 'ablation' or 'visual'.
 
     >>> paper_success("overall", "mopo", "unlock-O-medium")
     Reported(mean=39.5, half=4.7)

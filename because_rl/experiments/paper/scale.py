@@ -36,6 +36,9 @@ class Scale:
     graph_shares: Mapping[str, float] = field(default_factory=lambda: {"lift": 1.0, "unlock": 1.0, "crash": 1.0})
     """world -> share of the offline data that a graph is discovered from"""
     oracle_episodes: Mapping[str, int] = field(default_factory=lambda: ORACLE_EPISODES)
+    visual_draws: tuple[int, ...] = tuple(range(10))
+    """seeds of the datasets of visual Unlock, each with `visual_seeds` seeds of training"""
+    visual_seeds: int = 1
     pictured: tuple[str, ...] = ("lift", "unlock", "crash")
     theorem_samples: tuple[int, ...] = (100, 316, 1000, 3162, 10_000, 31_623, 100_000, 316_228, 1_000_000)
     theorem_repetitions: int = 60
@@ -64,6 +67,7 @@ TINY = Scale(
     energy_points=10,  # so that all runs have the same chunk, hence the same programs
     graph_shares={"unlock": 0.2, "crash": 0.02},
     oracle_episodes={"unlock": 20, "crash": 2},
+    visual_draws=(0,),
     theorem_samples=(100, 1000, 10_000),
     theorem_repetitions=4,
 )
