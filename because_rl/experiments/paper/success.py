@@ -25,6 +25,7 @@ TASKS = tuple(
     f"{world}-{split}-{policy}" for policy in BEHAVIOURS for world in ("lift", "unlock", "crash") for split in SPLITS
 )
 OVERALL = tuple(f"Overall-{split}" for split in SPLITS)
+OVERALL_NOTE = " Overall rows are means over the available tasks (their number in brackets where it is not nine)."
 LEVEL = 0.05
 SIDES: dict[str, Alternative] = {"p": "greater", "p_worse": "less"}
 
@@ -79,8 +80,8 @@ def success_product(which: str, scores: Scores, rivals: Sequence[str]) -> Produc
     pairs = compare_pairs(scores.get(FOCUS, {}), family) | compare_pairs(scores.get(FOCUS, {}), beyond_paper)
     tasks = [t for t in (*TASKS, *OVERALL) if any(t in scores[m] for m in order)]
     text = [
-        "Mean over seeds of the success rate in percent, ± half of the 95% t-interval; **best**. "
-        "Overall rows are means over the available tasks (their number in brackets where it is not nine).",
+        "Mean over seeds of the success rate in percent, ± half of the 95% t-interval; **best**."
+        + (OVERALL_NOTE if any(task in OVERALL for task in tasks) else ""),
         markdown_table([_success_row(task, order, scores) for task in tasks]),
         "## Is BECAUSE better?",
         "One-sided Welch t-test over seeds, p of BECAUSE > the other; * at most .05, ** also with Holm's adjustment "
