@@ -196,6 +196,12 @@ def _choose_spec(factors: FactorSpec | str | Path | None, metadata: dict[str, An
         return factors
     if factors is not None:
         return FactorSpec.from_file(factors)
+    if "action_factors" in metadata.get("because", {}):
+        raise BecauseError(
+            f"The observations of dataset {name} are pictures.",
+            need="columns: the factors of pictures are learned first.",
+            fix="'because train' and 'because discover' do that; in Python because_rl.runs.pictures.load_encoded.",
+        )
     if "factors" in metadata.get("because", {}):
         return FactorSpec.from_dict(metadata["because"]["factors"])
     raise BecauseError(

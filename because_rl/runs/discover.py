@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from because_rl.datasets.load import load
 from because_rl.datasets.paths import home_folder
 from because_rl.discovery.discover import discover
 from because_rl.discovery.export import to_dot, to_graphml, to_node_link
@@ -17,6 +16,7 @@ from because_rl.graph import Graph, score
 from because_rl.io import remove_folder, remove_leftovers, write_json, write_text
 from because_rl.provenance import provenance
 from because_rl.report.graph_figure import draw_mask, draw_p_values, save
+from because_rl.runs.pictures import load_encoded
 
 UNFINISHED = "unfinished"
 REGIMES = "regimes.json"
@@ -53,7 +53,7 @@ def discover_dataset(
         and under "graphs" the graph of each.
     """
     number = parse_regimes(regimes)
-    data = load(dataset, root, factors, **(roles or {}))
+    data, _ = load_encoded(dataset, root, factors, **(roles or {}))
     name = data.name
     folder = folder or home_folder(root) / "graphs" / name
     remove_leftovers(folder)

@@ -157,11 +157,15 @@ class Agent(ABC):
             def act(observation: Any, steps: int) -> np.ndarray:
                 # Rewards have no last step, unless the log says that episodes end.
                 left = agent.horizon if agent.factors.maximises_reward else max(agent.horizon - steps, 1)
-                return agent.choose(controller, *split_observation(agent.factors, observation), left)
+                return agent.choose(controller, *agent._split(observation), left)
 
             return act
 
         return play(begin, env, episodes, first_seed, most_steps)
+
+    def _split(self, observation: Any) -> tuple[np.ndarray, np.ndarray]:
+        """State and goal, (columns,) each, of an observation in an environment of Gymnasium."""
+        return split_observation(self.factors, observation)
 
     def _states(self, state: ArrayLike) -> tuple[np.ndarray, bool]:
         """(n, state columns), and whether a single row was given. Outcomes of the last step need not be given."""

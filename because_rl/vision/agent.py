@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from because_rl.training.method import Agent, Controller
 from because_rl.vision.encoder import PictureEncoder
@@ -18,7 +19,9 @@ class PictureController(Controller):
         self.encoder, self.controller = encoder, controller
 
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
-        """`state`: (K, n, bytes of a picture) uint8. `goal`: (K, n, 0), since it is the same in all episodes."""
+        """`state`: (K, n, bytes of a picture) uint8, with `goal` (K, n, 0); or columns and their goal."""
+        if state.dtype != np.uint8:
+            return self.controller.act(state, goal, steps_left)
         seeds, worlds = state.shape[:2]
         columns = self.encoder.read(state.reshape(seeds * worlds, *self.encoder.shape, 3))
         wanted = np.broadcast_to(self.encoder.wanted, (seeds, worlds, len(self.encoder.wanted)))
@@ -26,7 +29,10 @@ class PictureController(Controller):
 
 
 class PictureAgent(Agent):
-    """`agent` behind `encoder`. `predict` and `act` are those of the columns that the encoder reads."""
+    """`agent` behind `encoder`. `act` and `predict` take pictures, or columns that the encoder has read from them.
+
+    The goal is the one that the logged ends show, and need not be given.
+    """
 
     def __init__(self, encoder: PictureEncoder, agent: Agent):
         super().__init__(agent.method, agent.seeds, agent.factors, agent.horizon)
@@ -39,6 +45,22 @@ class PictureAgent(Agent):
 
     def single_step_controller(self, worlds: int) -> Controller:
         return self.agent.single_step_controller(worlds)  # of columns, as `act` takes them
+
+    def act(
+        self, state: ArrayLike, goal: ArrayLike | None = None, steps_left: int | None = None, *, seed: int | None = None
+    ) -> np.ndarray:
+        """As `Agent.act`, of a picture (height, width, 3) uint8 or of n pictures."""
+        return super().act(state, self.encoder.wanted if goal is None else goal, steps_left, seed=seed)
+
+    def _split(self, observation: Any) -> tuple[np.ndarray, np.ndarray]:
+        picture = observation["observation"] if isinstance(observation, dict) else observation
+        return self.encoder.read(np.asarray(picture)[None])[0], self.encoder.wanted
+
+    def _states(self, state: ArrayLike) -> tuple[np.ndarray, bool]:
+        pictures = np.asarray(state)
+        if pictures.dtype != np.uint8:
+            return super()._states(state)
+        return self.encoder.read(pictures if pictures.ndim == 4 else pictures[None]), pictures.ndim == 3
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.agent.arrays() | {PREFIX + name: array for name, array in self.encoder.arrays().items()}
