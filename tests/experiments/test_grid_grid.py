@@ -53,11 +53,12 @@ def test_the_address_holds_all_that_decides_a_result(monkeypatch):
         {"coverages": [0.2]},
         {"policies": ["expert"]},
         {"worlds": ["crash"]},
+        {"worlds": ["unlock-visual"]},
         {"splits": ["O-law"]},
         {"chunk": 10},
     ]
     key_sets = [keys(grid_jobs(**change)) for change in changes]
-    monkeypatch.setattr("because_rl.experiments.grid.grid.code_version", lambda method=None: "another")
+    monkeypatch.setattr("because_rl.experiments.grid.grid.code_version", lambda *arguments: "another")
     key_sets += [keys(base), keys(grid_jobs())]
     assert len(set().union(*key_sets)) == sum(map(len, key_sets))
     monkeypatch.undo()
@@ -96,6 +97,10 @@ def test_only_source_that_decides_results_counts_as_another_version(package):
         (package / name).write_text("# other\n" + (package / name).read_text())
         versions.add(version("because"))
     assert len(versions) == 6
+    before = version("because"), version("because", True)
+    (package / "vision/codes.py").write_text("# other\n" + (package / "vision/codes.py").read_text())
+    assert version("because") == before[0]
+    assert version("because", True) != before[1]
 
 
 def test_a_new_baseline_keeps_the_cells_of_other_methods(package):

@@ -89,6 +89,27 @@ def test_paper_numbers_are_complete_and_its_misprint_is_corrected():
 # Tables ------------------------------------------------------------------------------------------------
 
 
+def test_the_visual_table_joins_the_datasets():
+    scale = replace(SMALL, visual_draws=(0, 1, 2))
+    table = EXPERIMENTS["table-visual"]
+    jobs = table.jobs(scale)
+    assert {job.cells[key]["recipe"]["visual"] for job in jobs for key in job.cells} == {True}
+    rates = {"because": [0.9, 0.8, 1.0], "mopo": [0.1, 0.2, 0.0]}
+    cells = hand_made(jobs, lambda head: [rates[head["method"]][head["recipe"]["seed"]]] if "split" in head else None)
+    read = {"frames": 9, "read": {"all": 1.0}, "rollouts": {"1": {"all": 0.9}, "8": {"all": 0.8}}}
+    recovery = {"splits": {"I": read, "O": read}, "edges": {"f1": 0.96}}
+    measured = [(k, head) for job in jobs for k, head in job.cells.items() if head.get("measure") == "recovery"]
+    cells |= {key: {**head, "recovery": recovery} for key, head in measured}
+    product = table.make(scale, jobs, cells)
+    half = stats.t.ppf(0.975, 2) * 10 / np.sqrt(3)
+    row = read_table(product.text)["unlock-O-medium"]
+    assert row == {"MOPO": f"10.0 ± {half:.1f}", "BECAUSE": f"**90.0 ± {half:.1f}**"}
+    assert read_table(product.text, "## Beside the paper")["unlock-O-medium"]["BECAUSE"] == "90.0 / 71.6"
+    factors = read_table(product.text, "## Factors read")["medium"]
+    assert (factors["8 steps"], factors["edge F1"]) == ("0.800 (0.800)", "0.960 (0.960)")
+    assert len(product.tables["factors"]) == 6
+
+
 def test_table_by_hand():
     jobs = EXPERIMENTS["table-overall"].jobs(SMALL)
     cells = hand_made(jobs, rates_by_hand)

@@ -22,7 +22,7 @@ import numpy as np
 
 from because_rl.datasets.paths import dataset_path, home_folder, short_name
 from because_rl.datasets.recipe import FORMAT, Recipe
-from because_rl.envs.tasks import BEHAVIOURS, SPLITS, WORLDS, check_simulator, world_class
+from because_rl.envs.tasks import BEHAVIOURS, SPLITS, check_simulator, world_class
 from because_rl.errors import BecauseError, check_name
 from because_rl.experiments.grid.runner import Job, StopSweep, claim, finished, stops_sweep
 from because_rl.experiments.grid.source import code_version
@@ -182,15 +182,9 @@ def _recipes(grid: Grid) -> list[Recipe]:
         raise BecauseError(f"Got the ratio {bad[0]}.", need="a share above 0.", fix="for example ratios: [0.2, 1.0].")
     combinations = product(grid.worlds, grid.policies, grid.spurious, grid.ratios, grid.dataset_seeds, grid.coverages)
     return [
-        Recipe.parse(
-            f"{world}-{policy}",
-            None if name not in WORLDS else max(1, round(ratio * WORLDS[name].episodes)),
-            spurious=spurious,
-            seed=seed,
-            coverage=coverage,
-        )
+        replace(recipe, episodes=max(1, round(ratio * recipe.episodes)))
         for world, policy, spurious, ratio, seed, coverage in combinations
-        for name in [world.removesuffix("-visual")]
+        for recipe in [Recipe.parse(f"{world}-{policy}", spurious=spurious, seed=seed, coverage=coverage)]
     ]
 
 
