@@ -44,6 +44,19 @@ def bench_renderer(output: Output = None, as_json: Json = False) -> None:
     deliver(result, output, as_json, make_table("Pictures per second", rows, tuple(rows[0])[1:]))
 
 
+@bench.command("factors", epilog="Example: python -m benchmarks factors")
+def bench_factors(
+    data: Annotated[str, typer.Option(help="A collected dataset of pictures.")] = "unlock-visual-medium",
+    path: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("docs/images/visual.png"),
+    root: Root = None,
+) -> None:
+    """Draw the picture of docs/visual.md: where the factors are that were read from pictures."""
+    from benchmarks.vision.pictures import draw_factors
+
+    draw_factors(data, root, path)
+    print(path)
+
+
 @bench.command("behaviours", epilog="Example: python -m benchmarks behaviours -o results/worlds/behaviours.json")
 def bench_behaviours(
     episodes: Annotated[int, typer.Option(help="Episodes on the unmodified simulator, per behaviour.")] = 100,
