@@ -57,6 +57,31 @@ def bench_factors(
     print(path)
 
 
+@bench.command("factor-limits", epilog="Example: python -m benchmarks factor-limits -o results/visual/limits.json")
+def bench_factor_limits(
+    seed: Annotated[int, typer.Option(help="Seed of the dataset unlock-visual-medium.")] = 500,
+    root: Root = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """What reading factors from pictures depends on: episodes, noise of pixels, training of the network."""
+    from because_rl.datasets.recipe import Recipe
+    from benchmarks.vision.limits import read_limits
+
+    with progress_bar("Reading factors", "cases") as report:
+        result = read_limits(Recipe.parse("unlock-visual-medium", seed=seed), root, report=report)
+    rows = [
+        {key: row.get(key, "") for key in ("episodes", "noise", "steps", "codes", "all", "factors")}
+        for row in result["rows"]
+    ]
+    deliver(
+        result,
+        output,
+        as_json,
+        make_table("Factors read from pictures", rows, ("episodes", "noise", "steps", "codes", "all")),
+    )
+
+
 @bench.command("behaviours", epilog="Example: python -m benchmarks behaviours -o results/worlds/behaviours.json")
 def bench_behaviours(
     episodes: Annotated[int, typer.Option(help="Episodes on the unmodified simulator, per behaviour.")] = 100,
