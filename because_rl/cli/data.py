@@ -68,7 +68,8 @@ def collect(
     name: Annotated[
         str,
         typer.Argument(
-            help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine.", autocompletion=complete_recipe
+            help="{lift,unlock,crash}-{random,medium,expert}, or 'all' for the nine; unlock-visual-medium: pictures.",
+            autocompletion=complete_recipe,
         ),
     ],
     episodes: Annotated[
@@ -147,7 +148,15 @@ def check(
 ) -> None:
     """Validate a dataset or a log of your own: every value, every episode end, every checksum."""
     from because_rl.datasets.load import load
+    from because_rl.datasets.pictures import holds_pictures, load_pictures
 
+    if holds_pictures(dataset, root):
+        pictures = load_pictures(dataset, root)
+        size = " x ".join(map(str, pictures.frames.shape[1:3]))
+        result = {"dataset": pictures.name, "valid": True, "episodes": int(pictures.episode[-1]) + 1}
+        result |= {"transitions": len(pictures.before), "pictures": len(pictures.frames), "pixels": size}
+        emit(result, as_json, make_table("Valid", [result]))
+        return
     data = load(
         dataset,
         root,

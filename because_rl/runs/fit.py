@@ -25,6 +25,7 @@ from because_rl.algorithms.registry import load_agent, make_method
 from because_rl.datasets.columns import Columns
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path
+from because_rl.datasets.pictures import holds_pictures
 from because_rl.datasets.user_dataset import complete_spec, prepare_log, write_dataset
 from because_rl.datasets.user_log import Log, read_log
 from because_rl.discovery.discover import choose_test, make_test
@@ -98,6 +99,12 @@ def fit(
     begin = time.monotonic()
     folder = Path(folder)
     columns = columns or Columns()
+    if holds_pictures(data, root):
+        raise BecauseError(
+            f"{data} holds pictures.",
+            need="a log of columns.",
+            fix="'because train because --data' reads factors from pictures; see docs/visual.md.",
+        )
     if factors is not None and not isinstance(factors, FactorSpec):
         columns = columns.over(Columns.from_file(factors))
     log = read_log(data, root, columns)

@@ -1,5 +1,6 @@
 """From a log of pictures to factors, transitions and an agent that is shown pictures."""
 
+import json
 from dataclasses import replace
 
 import h5py
@@ -17,6 +18,7 @@ from because_rl.errors import BecauseError
 from because_rl.io import read_json
 from because_rl.training.run import Run
 from because_rl.vision.encoder import PictureEncoder, fit_encoder
+from tests.support import because
 from tests.vision.logs import TRUE, unlock_log
 
 
@@ -104,6 +106,15 @@ def test_a_damaged_picture_is_refused(tmp_path):
         load_pictures("unlock-visual-expert-n2", tmp_path)
 
 
+def test_commands_check_pictures_and_say_what_takes_them(tmp_path):
+    collecting.collect(Recipe.parse("unlock-visual-expert", 2), tmp_path)
+    checked = json.loads(because("check", "unlock-visual-expert-n2", "--json", root=tmp_path).stdout)
+    assert checked["valid"]
+    assert (checked["pictures"], checked["pixels"]) == (checked["transitions"] + 2, "64 x 64")
+    refused = because("fit", "unlock-visual-expert-n2", "-o", tmp_path / "fit", root=tmp_path, code=2)
+    assert "because train" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("frames", "message"),
     [
@@ -126,3 +137,14 @@ def test_videos_and_sizes_that_are_no_cells_are_refused(log):
         check_file_name("drive.mp4")
     with pytest.raises(BecauseError, match="60 x 64 pixels"):
         fit_encoder(replace(log[0], frames=log[0].frames[:, :60]), Run([0]), steps=0)
+
+
+@pytest.mark.long
+def test_a_trained_encoder_reads_every_factor_of_every_behaviour():
+    for behaviour in ("random", "medium", "expert"):
+        pictures, states = unlock_log(200, behaviour)
+        encoder = fit_encoder(pictures, Run([0]))
+        assert [part.width for part in encoder.parts] == [CELLS, CELLS, CELLS, 2]
+        assert encoder.goal.factor == "still_1"
+        read = encoder.read(pictures.frames)
+        assert (read[:, encoder.factors["still_1"].slice] == states[:, TRUE["door"].slice]).all()
