@@ -38,7 +38,7 @@ def data():
 
 
 def test_discovery_of_a_dataset_continues_and_leaves_only_the_graph(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "load", lambda *arguments: data)
+    monkeypatch.setattr(module, "load_encoded", lambda *arguments: (data, None))
     monkeypatch.setattr(module, "save", lambda *arguments: None)
     arguments = "carts", None, None, tmp_path
     with pytest.raises(Stopped):
@@ -80,7 +80,7 @@ def switching():
 
 
 def test_each_regime_has_a_folder_and_a_line(switching, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "load", lambda *arguments, **roles: switching)
+    monkeypatch.setattr(module, "load_encoded", lambda *arguments, **roles: (switching, None))
     monkeypatch.setattr(module, "save", lambda *arguments: None)
     command = "discover", "carts", "-o", tmp_path, "--test", "fisherz", "--regimes"
     text = because(*command, "auto").stdout
@@ -102,7 +102,7 @@ def test_each_regime_has_a_folder_and_a_line(switching, tmp_path, monkeypatch):
 
 
 def test_one_regime_is_the_graph_without_the_option(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "load", lambda *arguments, **roles: data)
+    monkeypatch.setattr(module, "load_encoded", lambda *arguments, **roles: (data, None))
     monkeypatch.setattr(module, "save", lambda *arguments: None)
     text = because("discover", "carts", "-o", tmp_path / "auto", "--test", "fisherz", "--regimes", "auto").stdout
     assert "One regime" in text
