@@ -15,7 +15,7 @@ from because_rl.datasets.recipe import Recipe
 from because_rl.envs.unlock import pictures as unlock_pictures
 from because_rl.envs.unlock.env import CELLS
 from because_rl.errors import BecauseError
-from because_rl.io import read_json
+from because_rl.io import read_json, write_json
 from because_rl.training.run import Run
 from because_rl.vision.encoder import PictureEncoder, fit_encoder
 from tests.support import because
@@ -104,6 +104,20 @@ def test_a_damaged_picture_is_refused(tmp_path):
         file["episode_1/observations"][0, 3, 5, 1] += 1
     with pytest.raises(BecauseError, match="episode 1: the data do not match their checksum"):
         load_pictures("unlock-visual-expert-n2", tmp_path)
+
+
+def test_pictures_of_a_users_own_dataset_are_read(tmp_path):
+    recipe = Recipe.parse("unlock-visual-medium", 20)
+    collecting.collect(recipe, tmp_path)
+    folder = dataset_path(recipe.id, tmp_path)
+    metadata = read_json(folder / "data/metadata.json")
+    write_json(folder / "data/metadata.json", {k: v for k, v in metadata.items() if k != "because"})
+    (folder / "checksums.json").unlink()
+    pictures = load_pictures(folder)
+    assert pictures.factors.action[0].type == "categorical"
+    encoder = fit_encoder(pictures, Run([0]), steps=0)
+    assert [part.kind for part in encoder.parts] == ["mover", "still", "still", "switch"]
+    assert encoder.transitions(pictures).factors.action_size == 6
 
 
 def test_commands_check_pictures_and_say_what_takes_them(tmp_path):
