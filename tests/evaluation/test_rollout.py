@@ -143,7 +143,7 @@ def test_an_unknown_world_is_named():
 class TwoSeeds(Controller):
     """Seed 0 plans with the true model; seed 1 always moves up and soon stands at the wall."""
 
-    seeds = (0, 1)
+    seeds, sees_pictures = (0, 1), False
 
     def start(self, worlds, seed):
         self.worlds, self.seed, self.calls = worlds, seed, []

@@ -122,7 +122,7 @@ def test_no_dataset_or_evaluation_contains_a_development_scene(world):
 class Idle(Controller):
     """Takes action 0, and keeps the first states; an agent that is its own controller."""
 
-    seeds = (0, 1)
+    seeds, sees_pictures = (0, 1), False
     first = None
 
     def start(self, worlds, seed):
