@@ -79,7 +79,9 @@ def find_factors(codes: np.ndarray, before: np.ndarray, first: np.ndarray) -> li
     changed = (flat[before] != flat[before + 1]).any(0) | (flat != flat[0]).any(0)
     if not changed.any():
         raise BecauseError(
-            "No cell of the pictures ever changes.", need="pictures of something that moves.", fix="check the frames."
+            "No cell of the pictures ever changes from one look to another.",
+            need="pictures of something that moves, with less noise than what moves.",
+            fix="check the frames, or take the noise out.",
         )
     resting = np.array([np.bincount(column).argmax() for column in flat[first].T])
     parts: list[PictureFactor] = []
