@@ -108,7 +108,7 @@ def train(
             return round(seconds_before + time.monotonic() - begin, 2)
 
         def after_chunk(stage: str, done: int, total: int, metrics: dict[str, float]) -> None:
-            if stage == "mask":  # it has no metrics
+            if not metrics:  # a mask
                 report(stage, done, total, metrics)
                 return
             history = run.history | {stage: read_history(folder / f"{stage}.npz")}

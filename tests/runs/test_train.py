@@ -10,6 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 
+from because_rl.algorithms.ccil import CCIL
 from because_rl.algorithms.registry import make_method
 from because_rl.discovery.regression.threads import _openblas
 from because_rl.errors import BecauseError
@@ -33,6 +34,18 @@ def test_loaded_agent_acts_as_the_trained_one_without_training(home):
     assert loaded.seeds == (0, 1)
     np.testing.assert_array_equal(loaded.start(50).act(state, goal, 9), trained.start(50).act(state, goal, 9))
     assert {file: file.stat().st_mtime_ns for file in (home / "run").iterdir()} == before
+
+
+def test_a_mask_of_any_name_is_reported_without_metrics(home, tmp_path, monkeypatch):
+    def fit(method, data, run):
+        run.report("mask-2", 0, 1, {})
+        raise KeyboardInterrupt
+
+    reports = []
+    monkeypatch.setattr(CCIL, "fit", fit)
+    with pytest.raises(KeyboardInterrupt):
+        train("ccil", DATA, home, tmp_path / "run", report=lambda *progress: reports.append(progress), **SMALL)
+    assert reports == [("mask-2", 0, 1, {})]
 
 
 def test_run_of_an_earlier_dataset_version_is_loaded(home, tmp_path):
