@@ -74,6 +74,24 @@ def t_interval(values: Any) -> tuple[float, float]:
     return float(values.mean() - half), float(values.mean() + half)
 
 
+def stratified_t_interval(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """95% interval (low, high) of the mean over fixed groups of their means, of independent values in each.
+
+    The variance is that within the groups, each its own; the degrees of freedom are those of all groups together. The
+    mean itself where no group has two values.
+
+    >>> [round(x, 3) for x in stratified_t_interval([[1.0, 3.0], [11.0, 13.0]])]
+    [3.958, 10.042]
+    """
+    means = [float(np.mean(group)) for group in groups]
+    middle, dof = float(np.mean(means)), sum(len(group) - 1 for group in groups)
+    if not dof:
+        return middle, middle
+    variance = sum(np.var(group, ddof=1) / len(group) for group in groups if len(group) > 1) / len(groups) ** 2
+    half = float(stats.t.ppf(0.975, dof) * np.sqrt(variance))
+    return middle - half, middle + half
+
+
 # Means -------------------------------------------------------------------------------------------------
 
 

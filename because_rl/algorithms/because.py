@@ -17,7 +17,7 @@ are settings (`presets.VARIANTS`).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -40,6 +40,7 @@ from because_rl.models.layout import Layout
 from because_rl.models.likelihood import per_target
 from because_rl.models.objective import Weights, world_model_loss
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary, prepare
+from because_rl.models.score_world import ScoreWorld
 from because_rl.models.sufficiency import correction_stage, fitted, held_out_losses
 from because_rl.planning.agent import PlanningMethod
 from because_rl.planning.proposals import PlanningConfig, broadcast_over_seeds, fit_proposals, full_mask, goal_ancestors
@@ -70,8 +71,21 @@ class BecauseConfig(PlanningConfig):
     """of trajectories, over which the mask is averaged (M-bar); 0: one mask of all the data"""
     mask_rows: int | None = None
     """transitions from which the mask is estimated, in whole episodes spread over the data; None: all"""
-    undetermined: Literal["kept", "open", "closed"] = "kept"
-    """which edges that the data cannot decide the world model sees: those that `discover` keeps, all of them or none"""
+    echo_rule: bool = True
+    """whether inputs that never change in an episode are left out as echoes of a hidden cause; else all are context"""
+    undetermined: Literal["kept", "open", "closed", "excluded"] = "kept"
+    """which edges that the data cannot decide the world model sees: those that `discover` keeps, all of them or none;
+    'excluded': nothing distinguishes them from edges that the data exclude"""
+    prediction: Literal["readout", "gated-score", "score"] = "readout"
+    """of the next state: a readout of phi, whose inputs the mask gates; the paper's score phi^T M mu, of inputs that it
+    gates too; or that score with the mask on the core alone, as in the paper (`models.score_world`)"""
+    vote: Literal["sceptical", "mean"] = "sceptical"
+    """which of the networks that vote on an event that the goal is about plans believe"""
+    energy_inputs: Literal["possible", "mask"] = "possible"
+    """the edges that energies see: also those that the data cannot decide, or the mask's alone"""
+    proposal_mask: Literal["model", "discovered", "full"] = "model"
+    """the mask in which proposals and value see the ancestors of the goal: the world model's, that of the tests even
+    where the world model has another one, or every edge"""
     feared: Literal["goal", "ancestors"] = "ancestors"
     """the targets whose energies count as uncertainty: those that the goal is about, or all that lead to them"""
     weights: Weights = field(default_factory=Weights)
@@ -104,14 +118,14 @@ class Because(PlanningMethod):
         energy = run.fit(energy_stage(c, prepared), prepared.train, (world, whitening, gates, possible))
 
         # Lines 12 to 18: candidates from the behaviour policy, the best of them by pessimistic return (equation 9)
-        proposals = fit_proposals(c, prepared, run, edges.mask)
+        proposals = fit_proposals(c, prepared, run, mask_of_proposals(c, data, run, edges))
         model = {"world": world, "energy": energy, "gates": gates, "possible": possible, "feared": feared}
         return self.make_agent(prepared, run, model, proposals)
 
     def untrained(self, summary: Summary, key: PRNGKeyArray) -> dict[str, Any]:
         layout, c = summary.layout, self.config
         return {
-            "world": BilinearModel(layout, key, hidden=c.hidden),
+            "world": make_world(c, layout, key),
             "energy": EnergyModel(layout, key, hidden=c.energy_hidden),
             "gates": make_gates(layout, full_mask(summary.factors)),
             "possible": make_gates(layout, full_mask(summary.factors)),
@@ -126,7 +140,20 @@ class Because(PlanningMethod):
         outputs = p["world"](stats, p["gates"], x)
         features = family_features(p["world"], stats, p["possible"], x)
         energy = per_target(layout, p["energy"](features, predict_mu(p["world"], outputs)))
+        if self.config.vote == "mean":
+            outputs = [out._replace(value=average_vote(out.value)) for out in outputs]
         return outputs, (p["feared"] * (energy + 1.0)).max() / 2.0
+
+
+def make_world(c: BecauseConfig, layout: Layout, key: PRNGKeyArray) -> BilinearModel:
+    if c.prediction == "readout":
+        return BilinearModel(layout, key, hidden=c.hidden)
+    return ScoreWorld(layout, key, hidden=c.hidden, gated=c.prediction == "gated-score")
+
+
+def average_vote(value: Array) -> Array:
+    """The mean of the networks that vote on events, (members, 1, width); other outputs as they are."""
+    return value.mean(1, keepdims=True) if value.ndim == 3 else value
 
 
 def feared_targets(c: BecauseConfig, layout: Layout, possible: np.ndarray) -> np.ndarray:
@@ -152,7 +179,7 @@ class Edges(NamedTuple):
     mask: np.ndarray
     """M-bar: the share of batches that keep an edge, weighted by equation 7; what the world model sees"""
     possible: np.ndarray
-    """the same, with 1 for every edge that the data cannot decide; what energies see"""
+    """the same, with 1 for every edge that the data cannot decide, if `energy_inputs` says so; what energies see"""
     undetermined: np.ndarray
     """(inputs, targets) bool: the edges that the data cannot decide and that may come back"""
     may_cause: np.ndarray
@@ -164,6 +191,8 @@ def estimate_mask(
     c: BecauseConfig, data: Transitions, run: Run, given: CausalMask | Graph | np.ndarray | None = None
 ) -> Edges:
     """The causal mask of the data; one that is given is taken instead."""
+    knows_echoes = c.test in (None, "residual")
+    tested = data if c.echo_rule or not knows_echoes else replace(data, factors=all_context(data.factors))
     weights = None if given is None else edge_weights(data.factors, given)
     keep = None if run.folder is None else Path(run.folder) / "unfinished-mask"
 
@@ -175,11 +204,11 @@ def estimate_mask(
             return given.to_arrays() if isinstance(given, CausalMask) else {"weights": weights}
         if c.mask == "full":
             return {"weights": full_mask(data.factors)}
-        rows = data.rows(spread_episodes(data.episode, c.mask_rows))
+        rows = tested.rows(spread_episodes(data.episode, c.mask_rows))
         mask = discover(rows, test=c.test, threshold=c.threshold, batches=c.batches, progress=progress, keep=keep)
         return mask.to_arrays()
 
-    known = run.cached("mask", estimate, mask_cache_key(c, data) if weights is None else None)
+    known = run.cached("mask", estimate, mask_cache_key(c, tested) if weights is None else None)
     if keep is not None:
         remove_folder(keep)
     weights = known["weights"]
@@ -187,10 +216,32 @@ def estimate_mask(
         return Edges(weights, weights, weights < 0, weights < 0)
     status = CausalMask.from_dict(unpack_json(known["evidence"])).status
     undetermined = status == "undetermined"
-    may_cause = (status != "forbidden") & ~_constant_inputs(data)[:, None]
+    if c.undetermined == "excluded":
+        weights, undetermined = np.where(undetermined, 0, weights).astype(np.float32), np.zeros_like(undetermined)
+    may_cause = (status != "forbidden") & ~(c.echo_rule & _constant_inputs(data)[:, None])
     possible = np.where(undetermined, 1, weights).astype(np.float32)
     masks = {"kept": weights, "open": possible, "closed": np.where(undetermined, 0, weights).astype(np.float32)}
-    return Edges(masks[c.undetermined], possible, undetermined & may_cause, may_cause)
+    mask = masks.get(c.undetermined, weights)
+    possible = possible if c.energy_inputs == "possible" else mask
+    return Edges(mask, possible, undetermined & may_cause, may_cause)
+
+
+def all_context(factors: FactorSpec) -> FactorSpec:
+    """The factors with the role 'context' where they have none."""
+    groups = factors.state, factors.action
+    state, action = (tuple(replace(factor, role=factor.role or "context") for factor in group) for group in groups)
+    return replace(factors, state=state, action=action)
+
+
+def mask_of_proposals(c: BecauseConfig, data: Transitions, run: Run, edges: Edges) -> np.ndarray:
+    """(inputs, targets) the mask in which proposals and value see the ancestors of the goal."""
+    if c.proposal_mask == "model":
+        return edges.mask
+    if c.proposal_mask == "full":
+        return full_mask(data.factors)
+    folder = None if run.folder is None else Path(run.folder) / "proposals"  # its mask is not the world model's
+    own_run = Run(run.seeds, folder, run.report, shared=run.shared)
+    return estimate_mask(replace(c, mask="discovered"), data, own_run).mask
 
 
 def _constant_inputs(data: Transitions) -> np.ndarray:
@@ -262,12 +313,12 @@ def world_model_stage(c: BecauseConfig, prepared: PreparedData, name: str = "wor
     """Likelihood of the next factors, and equation 6 on whitened mu (`models.objective`)."""
     return Stage(
         name,
-        lambda key, fixed: BilinearModel(prepared.layout, key, hidden=c.hidden),
+        lambda key, fixed: make_world(c, prepared.layout, key),
         partial(world_model_loss, c.weights, prepared.stats),
         c.world_steps,
         c.batch,
         c.rate,
-        settings={"hidden": c.hidden, "weights": asdict(c.weights)},
+        settings={"hidden": c.hidden, "weights": asdict(c.weights), "prediction": c.prediction},
     )
 
 
@@ -280,5 +331,5 @@ def energy_stage(c: BecauseConfig, prepared: PreparedData) -> Stage:
         c.energy_steps,
         c.batch,
         c.rate,
-        settings={"hidden": c.energy_hidden, "energy": asdict(c.energy)},
+        settings={"hidden": c.energy_hidden, "energy": asdict(c.energy), "prediction": c.prediction},
     )

@@ -69,6 +69,8 @@ class BecausePaperConfig(PlanningConfig):
     """K"""
     every: int = 2
     """k"""
+    alternate: bool = True
+    """False: the mask is estimated first, from the factors as they were logged, and stays"""
     phi: int = 32
     """features of each input factor"""
     norm: float = 1e-4
@@ -97,11 +99,13 @@ class BecausePaper(PlanningMethod):
         # Line 1: M_0 = 1
         mask = jnp.broadcast_to(full_mask(data.factors), (len(run.seeds), *full_mask(data.factors).shape))
         model = None
+        if not c.alternate:
+            mask = estimate_masks(c, data, run, prepared.stats, None, 0)
         for i in range(1, c.alternations + 1):
             # Line 3: the features under the mask
             model = run.fit(features_stage(c, prepared, i), prepared.train, (model, mask))
             # Lines 4 to 6: the mask from the features, unless no round is left in which they could follow it
-            if i in mask_rounds(c, prepared.layout):
+            if c.alternate and i in mask_rounds(c, prepared.layout):
                 mask = estimate_masks(c, data, run, prepared.stats, model, i)
 
         # Line 7: the energy on phi and mu
@@ -159,11 +163,14 @@ def mask_rounds(c: BecausePaperConfig, layout: Layout) -> list[int]:
 
 
 def estimate_masks(
-    c: BecausePaperConfig, data: Transitions, run: Run, stats: Statistics, model: ScoreModel, round_number: int
+    c: BecausePaperConfig, data: Transitions, run: Run, stats: Statistics, model: ScoreModel | None, round_number: int
 ) -> Float[Array, "seeds inputs targets"]:
-    """M-bar of each seed, by tests of phi^(i) against mu^(j) given all other phi (equations 5 and 7)."""
-    layout = model.layout
-    mixes, name = bool(mixable(layout).any()), f"mask-{round_number}"  # without mixing all seeds have the same elements
+    """M-bar of each seed, by tests of phi^(i) against mu^(j) given all other phi (equations 5 and 7).
+
+    Without a model the factors are tested as they were logged.
+    """
+    layout, name = Layout(data.factors), f"mask-{round_number}"
+    mixes = model is not None and bool(mixable(layout).any())  # without mixing all seeds have the same elements
 
     def estimate() -> dict[str, np.ndarray]:
         masks = []

@@ -75,8 +75,6 @@ def tune(
 
     No preset is changed. If interrupted, the same command continues; several may share a folder.
     """
-    from because_rl.experiments.grid.cells import join_jobs, missing_jobs
-    from because_rl.experiments.grid.runner import failures, sweep
     from because_rl.experiments.tuning import tune as tuning
     from because_rl.experiments.tuning.table import format_choice, format_settings, write_table
 
@@ -86,19 +84,23 @@ def tune(
     if dataset_seeds:
         options["dataset_seeds"] = tuple(map(_whole_number, dataset_seeds.split(",")))
     wanted = replace(tuning.TINY if tiny else tuning.Round(), **options)
-    together = wanted.datasets if together is None else together
-    if together < 1:
-        raise BecauseError(f"Got together={together}.", need="at least 1.", fix="give a larger number.")
     jobs = tuning.jobs(wanted)
     output = output or Path("results/tiny/tuning" if tiny else "results/tuning/2")
-    missing = join_jobs(missing_jobs(jobs, output, any_code), together)
     place, count, processes = make_engine(engine, address, gpus, workers)
     compute = tuning.Develop(root, work, keep_runs, compile_cache, processes)
-    if not no_run:
-        with interruptible(RERUN), sweep_bar("Tuning") as progress:
-            sweep(missing, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
-            compute.tidy(missing, output)
-    table, failed = write_table(wanted, jobs, output, any_code), failures(missing, output)
+    together = wanted.datasets if together is None else together
+    with interruptible(RERUN), sweep_bar("Tuning") as progress:
+        failed = tuning.run(
+            *(jobs, compute, output),
+            together=together,
+            workers=count,
+            any_code=any_code,
+            no_run=no_run,
+            retry_failed=retry_failed,
+            report=progress,
+            engine=place,
+        )
+    table = write_table(wanted, jobs, output, any_code)
     rates = {
         (row["method"], row["world"], row["trial"]): (f"{row['success']:.3f}", format_settings(row["settings"]))
         for row in table["rows"]

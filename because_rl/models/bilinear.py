@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -322,6 +322,14 @@ class BilinearModel(eqx.Module):
         members = self.layout.families[family].members
         family_views = Views(*(take_rows(part, members) for part in all_views))
         return jax.vmap(lambda view: dense(self.layout, view, self.embed))(family_views)
+
+    def penalised(self) -> list[Any]:
+        """What training keeps small by its norm.
+
+        Not the networks of events: a boundary is sharp only where weights are large, and of a rare event the gain in
+        likelihood is smaller than the cost of such weights.
+        """
+        return [h for h, f in zip(self.heads, self.layout.families, strict=True) if f.type != "binary" or f.slots]
 
     def log_odds_of_data(self, stats: Statistics, gates: Gates, x: Float[Array, " columns"]) -> list[Array]:
         """For each of `Layout.events`, (members,): the log-odds that the row is from the data and not one of

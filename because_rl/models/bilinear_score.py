@@ -19,6 +19,8 @@ A score is no probability: phi^T M mu may be negative, and does not sum to one o
 - continuous: a Gaussian, T_j ~ exp(-|mu(s'_j) - psi_j|^2 / 2 sigma_j^2), the likelihood of the paper's appendix, with
   mu(s'_j) = (s'_j - s_j) / its deviation. A learned mu would shrink, as in equation 6.
 
+With `gates` the mask acts as in `bilinear` instead: psi_j is made of the row that target j may see, for the core whole.
+
 Factors on the same slots (cells of a grid) have one core for all slots: phi^(i) of slot c says whether factor i is in
 it, and with which others. mu(c) is a constant, and the slot's embedding for a factor that was ever seen to move.
 """
@@ -88,7 +90,7 @@ class ScoreModel(eqx.Module):
             self.nets.append(SharedMLP(sizes, len(members), next(keys)))
         self.core, self.bias, self.levels, self.local = [], [], [], []
         for family in layout.families:
-            width, count = _mu_width(family, places), len(family.members)
+            width, count = score_width(family, places), len(family.members)
             self.core.append(normal(next(keys), (count, len(layout.inputs), phi, width)) * (0.3 / phi**0.5))
             self.bias.append(jnp.zeros((count, width)))
             table = family.type == "categorical" and not family.slots
@@ -97,29 +99,28 @@ class ScoreModel(eqx.Module):
             mates = len(layout.slot_kinds[family.kind]) if family.slots else 0
             self.local.append(jnp.zeros((count, mates, mates)) if family.slots else None)
 
-    def elements(self, stats: Statistics, x: Float[Array, " columns"]) -> Float[Array, " columns"]:
-        """z, in standard units, of one row x = [s, a]."""
-        standard, _ = standardise(self.layout, stats, x)
-        return standard + (self.mix * mixable(self.layout)) @ standard
-
-    def phi(self, stats: Statistics, x: Float[Array, " columns"]) -> Float[Array, "inputs phi"]:
-        """phi(s, a), one block for each input factor."""
-        layout, z = self.layout, self.elements(stats, x)
-        cosine = standardise(layout, stats, x)[1]
+    def phi(
+        self, stats: Statistics, x: Float[Array, " columns"], gate: Float[Array, " columns"] | None = None
+    ) -> Float[Array, "inputs phi"]:
+        """phi(s, a), one block for each input factor, of one row x = [s, a]. `gate`: the share of a column it sees."""
+        layout, gate = self.layout, jnp.ones(self.layout.size) if gate is None else gate
+        standard, cosine = (part * gate for part in standardise(layout, stats, x))
+        z = standard + (self.mix * mixable(layout)) @ standard
         blocks: dict[int, Array] = {}
         for members, net in zip(input_groups(layout), self.nets, strict=True):
-            rows = jnp.stack([self._element(stats, x, z, cosine, i) for i in members])
+            rows = jnp.stack([self._element(stats, x, z, cosine, gate, i) for i in members])
             for i, block in zip(members, silu(net(rows)), strict=True):
                 blocks[i] = block
         return jnp.stack([blocks[i] for i in range(len(layout.inputs))])
 
-    def _element(self, stats: Statistics, x: Array, z: Array, cosine: Array, i: int) -> Array:
+    def _element(self, stats: Statistics, x: Array, z: Array, cosine: Array, gate: Array, i: int) -> Array:
         """What phi^(i) sees: element i, and how factor i lies to others of its kind."""
         layout, own = self.layout, self.layout.columns[i]
         parts, kind = [z[own]], _slot_kind(layout, i)
         if kind is not None:
-            meets = [(x[own] * x[layout.columns[k]]).sum() for k in layout.slot_kinds[kind] if k != i]
-            parts = [x[own] @ self.embed[kind], jnp.stack([x[own].sum(), *meets])]
+            visible = x * gate
+            meets = [(visible[own] * visible[layout.columns[k]]).sum() for k in layout.slot_kinds[kind] if k != i]
+            parts = [visible[own] @ self.embed[kind], jnp.stack([visible[own].sum(), *meets])]
         if layout.inputs[i].period is not None:
             parts.append(cosine[own])
         start = 0
@@ -128,25 +129,41 @@ class ScoreModel(eqx.Module):
             if i in (a, b):
                 away = x[layout.columns[b if i == a else a]] - x[own]
                 away = away / stats.difference[start : start + width]
-                parts += [away, jnp.arcsinh(ZOOM * away) / 3.0]
+                open_pair = gate[layout.columns[a]] * gate[layout.columns[b]]
+                parts += [away * open_pair, jnp.arcsinh(ZOOM * away) * open_pair / 3.0]
             start += width
         return jnp.concatenate(parts)
 
     def __call__(
-        self, stats: Statistics, mask: Float[Array, "inputs targets"], x: Float[Array, " columns"]
+        self,
+        stats: Statistics,
+        mask: Float[Array, "inputs targets"],
+        x: Float[Array, " columns"],
+        gates: Float[Array, "targets columns"] | None = None,
     ) -> list[Outputs]:
-        """The scores of all candidates by family, for one row; `Outputs.phi` is psi."""
-        layout, phi, out = self.layout, self.phi(stats, x), []
+        """The scores of all candidates by family, for one row; `Outputs.phi` is psi.
+
+        `mask` multiplies the core; `gates`: how much of each column the features of each target see, None: all.
+        """
+        layout, out = self.layout, []
+        phi = self.phi(stats, x) if gates is None else None
         parts = zip(layout.families, self.core, self.bias, self.levels, self.local, strict=True)
         for family, core, bias, levels, local in parts:
-            gate = mask[:, np.array(family.members)]
-            psi = bias + jnp.einsum("im,ip,mipq->mq", gate, phi, core * _in_one_slot(layout, family, core))
+            gate, slot_core = mask[:, np.array(family.members)], local
+            core = core * _in_one_slot(layout, family, core)
+            if gates is None:
+                psi = bias + jnp.einsum("im,ip,mipq->mq", gate, phi, core)
+            else:
+                own_gates = gates[np.array(family.members)]
+                own_phi = jax.vmap(lambda row_gate: self.phi(stats, x, row_gate))(own_gates)
+                psi = bias + jnp.einsum("im,mip,mipq->mq", gate, own_phi, core)
+                slot_core = None if local is None else local * _slot_gates(layout, family, own_gates)
             spread = jnp.zeros((len(family.members), 0))
             if family.is_continuous:
                 value, spread = jnp.split(psi, 2, axis=1)
                 spread = soft_clip(spread)
-            elif local is not None:
-                value = self._slots(family, stats, gate, psi, local, x)
+            elif slot_core is not None:
+                value = self._slots(family, stats, gate, psi, slot_core, x)
             elif levels is not None:
                 value = psi @ levels.T
             else:
@@ -210,7 +227,15 @@ def _in_one_slot(layout: Layout, family: Family, core: Array) -> np.ndarray:
     return out
 
 
-def _mu_width(family: Family, places: int) -> int:
+def _slot_gates(layout: Layout, family: Family, gates: Float[Array, "members columns"]) -> Array:
+    """(members, mates, mates): how much of a mate in a slot, or of its meeting with another one, each member sees."""
+    mates = gates[:, np.array([layout.columns[i].start for i in layout.slot_kinds[family.kind]])]
+    alone = jnp.eye(mates.shape[1])[None] > 0
+    return mates[:, :, None] * jnp.where(alone, 1.0, mates[:, None])
+
+
+def score_width(family: Family, places: int) -> int:
+    """Width of psi and mu of each member."""
     if family.is_continuous:
         return 2 * family.width  # means and spreads
     if family.slots:

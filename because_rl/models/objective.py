@@ -57,14 +57,11 @@ def world_model_loss(
         error = white - jnp.einsum("bmp,pk->bmk", out.phi, core)
         # Less its variance: a feature that shrank into the ridge of whitening would otherwise cost nothing.
         representation += (error**2 - white**2).mean((0, 2)).sum()
-    # Not of the networks of events: a boundary is sharp only where weights are large, and of a rare event the gain in
-    # likelihood is smaller than the cost of such weights.
-    heads = [h for h, f in zip(model.heads, layout.families, strict=True) if f.type != "binary" or f.slots]
     terms = {
         "nll": nll.sum(),
         "representation": representation,
         "deviation": sum((net.deviation() for net in _shared(model)), jnp.zeros(())),
-        "norm_phi": sum((squared_norms(head) for head in heads), jnp.zeros(())),
+        "norm_phi": sum((squared_norms(head) for head in model.penalised()), jnp.zeros(())),
         "norm_mu": sum((squared_norms(net) for net in model.mu), jnp.zeros(())),
         "background": background(weights, stats, model, gates, batch, key),
     }

@@ -173,7 +173,66 @@ def draw_pictures(scenes: Sequence[tuple[str, str, np.ndarray]]) -> Figure:
     return figure
 
 
+SPLIT_STYLES = {"I": ("split I", BLUE, "o"), "O": ("split O", ORANGE, "s")}
+"""split -> label, colour and marker"""
+
+
+def draw_attribution(rows: Rows, splits: Sequence[str]) -> Figure:
+    """A ladder from BECAUSE down to the paper, and below it what each single switch changes; one column per world.
+
+    Rows have a world, a kind ('ours', 'switch' or 'ladder'), a name, `settings` (None where the switch changes nothing
+    there), and `success_I`, `change_I` and so on with the ends `_low95` and `_high95` of their intervals.
+    """
+    worlds = list(dict.fromkeys(row["world"] for row in rows if row["datasets"]))
+    parts = [("success", ("ours", "ladder"), "success, %"), ("change", ("switch",), "change from BECAUSE, points")]
+    names = [list(dict.fromkeys(r["name"] for r in rows if r["kind"] in kinds)) for _, kinds, _ in parts]
+    heights = [len(part) + 1 for part in names]
+    figure = Figure(figsize=(3.6 + 2.7 * len(worlds), 1.4 + 0.24 * sum(heights)), layout="constrained")
+    panels = figure.subplots(2, len(worlds), sharex="row", sharey="row", squeeze=False, height_ratios=heights)
+    for axes_row, (value, kinds, label), places in zip(panels, parts, names, strict=True):
+        for axes, world in zip(axes_row, worlds, strict=True):
+            own_rows = [r for r in rows if r["world"] == world and r["kind"] in kinds]
+            shown = [row for row in own_rows if row["settings"] is not None]
+            for row in (row for row in own_rows if row["settings"] is None):
+                axes.annotate("no effect here", (1, places.index(row["name"])), va="center", fontsize=7, color=GREY)
+            for k, split in enumerate(splits):
+                points = [row for row in shown if row[f"{value}_{split}"] is not None]
+                shift = 0.16 * (2 * k - len(splits) + 1)
+                y = [places.index(row["name"]) + shift for row in points]
+                _split_points(axes, split, y, points, f"{value}_{split}", joined=value == "success")
+            axes.set(yticks=range(len(places)), ylim=(len(places) - 0.4, -0.6), xlabel=label)
+            axes.set_yticks(range(len(places)), places, fontsize=9)
+            if value == "success":
+                axes.set(title=world.capitalize(), xlim=(-4, 104), xticks=[0, 25, 50, 75, 100])
+            else:
+                axes.axvline(0, color=GREY, linewidth=1)
+            _tidy(axes)
+    panels[0][0].set_ylabel("one after the other, from ours to the paper")
+    panels[1][0].set_ylabel("one at a time")
+    _legend(figure, panels[0][0])
+    return figure
+
+
 # Parts -------------------------------------------------------------------------------------------------
+
+
+def _split_points(axes: Axes, split: str, y: Sequence[float], rows: Rows, value: str, joined: bool) -> None:
+    name, colour, marker = SPLIT_STYLES.get(split, (f"split {split}", GREY, "^"))
+    middle = np.array([100 * row[value] for row in rows])
+    ends = np.array([[100 * row[f"{value}_{end}95"] for row in rows] for end in ("low", "high")])
+    if joined:  # shares
+        ends = ends.clip(0, 100)
+    axes.errorbar(
+        *(middle, y),
+        xerr=np.abs(ends - middle),
+        marker=marker,
+        linestyle="-" if joined else "none",
+        color=colour,
+        label=name,
+        linewidth=1.2,
+        elinewidth=1.0,
+        markersize=5,
+    )
 
 
 def _line(axes: Axes, kind: str, x: Sequence[float], rows: Rows, y: str, index: int) -> None:

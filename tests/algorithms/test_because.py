@@ -196,6 +196,20 @@ def test_undetermined_edges_are_possible_and_seen_as_the_settings_say():
         edges = estimate_mask(BecauseConfig(undetermined=setting), data, Run([0]), mask)
         assert (edges.mask[place], edges.possible[place]) == (expected, 1)
         assert edges.possible.sum() == 1 + len(data.factors.targets)
+    edges = estimate_mask(BecauseConfig(energy_inputs="mask"), data, Run([0]), mask)
+    np.testing.assert_array_equal(edges.possible, edges.mask)
+
+
+def test_an_undetermined_input_can_be_as_invisible_as_an_excluded_one():
+    data = corridor(episodes=10)
+    place = data.factors.inputs.index("press"), data.factors.targets.index("lamp")
+    both = [
+        estimate_mask(BecauseConfig(undetermined="excluded"), data, Run([0]), mask_with(data, press_lamp=status))
+        for status in ("undetermined", "excluded")
+    ]
+    assert (both[0].mask[place], both[0].possible[place], both[0].undetermined.any()) == (0, 0, False)
+    for first, second in zip(*both, strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 def test_targets_on_the_way_to_the_goal_are_feared():

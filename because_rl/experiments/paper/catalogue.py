@@ -45,7 +45,7 @@ def select_experiments(name: str) -> list[str]:
     if name != "all" and name not in EXPERIMENTS:
         raise BecauseError(
             f"There is no experiment {name!r}.",
-            need=f"'all' or one of {', '.join(EXPERIMENTS)}.",
+            need=f"'all', 'attribution' or one of {', '.join(EXPERIMENTS)}.",
             fix="correct the name.",
         )
     return list(EXPERIMENTS) if name == "all" else [name]

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from because_rl.datasets.recipe import Recipe
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS, check_world
 from because_rl.errors import BecauseError
+from because_rl.experiments.grid.cells import join_jobs, missing_jobs
 from because_rl.experiments.grid.grid import Grid, TrainAndEvaluate, address
 from because_rl.experiments.grid.grid import jobs as grid_jobs
-from because_rl.experiments.grid.runner import Job
+from because_rl.experiments.grid.runner import Job, failures, sweep
 from because_rl.experiments.paper.experiment import source_hash
 from because_rl.experiments.paper.scale import TINY as TINY_SCALE
 from because_rl.experiments.tuning.development import DATASET_SEEDS, develop_together, held_out
@@ -90,7 +92,8 @@ def jobs(tuning: Round) -> list[Job]:
     for trial in range(TRIALS):
         for method in tuning.methods:
             for world in tuning.worlds:
-                for job in _trial_jobs(tuning, method, check_world(world), trial):
+                settings = trials(method, check_world(world), tuning.given.get(method, {}))[trial]
+                for job in development_jobs(tuning, method, world, settings, trial=trial):
                     if job.key in by_key:
                         raise BecauseError(
                             f"Trial {trial} of {method} on {world} is there twice.",
@@ -103,15 +106,20 @@ def jobs(tuning: Round) -> list[Job]:
     return list(by_key.values())
 
 
-def _trial_jobs(tuning: Round, method: str, world: str, trial: int) -> list[Job]:
-    """Trainings as in any sweep, whose cells are success on development scenes."""
+def development_jobs(
+    tuning: Round, method: str, world: str, settings: Mapping[str, Any], **more_fields: Any
+) -> list[Job]:
+    """Trainings as in any sweep, whose cells are success on development scenes.
+
+    `settings` replace those of the method's preset before tuning; `more_fields` are fields of the cells that are no
+    part of their addresses.
+    """
     from because_rl.algorithms.registry import make_method
 
     given = tuning.given.get(method, {})
-    settings = trials(method, world, given)[trial]
     preset = asdict(make_method(method, given, world, tuned=False).config)
     grid = Grid(
-        methods={method: preset | settings},
+        methods={method: {**preset, **settings}},
         worlds=(world,),
         policies=tuning.policies,
         splits=tuning.splits,
@@ -127,11 +135,35 @@ def _trial_jobs(tuning: Round, method: str, world: str, trial: int) -> list[Job]
             {k: v for k, v in cell.items() if k != "label"} | {"measure": MEASURE, "source": source}
             for cell in job.cells.values()
         ]
-        # The number of a trial is no part of its address.
-        extra = {"label": method, "trial": trial, "settings": settings}
+        extra = {"label": method, "settings": dict(settings), **more_fields}
         cells = {address(f"{job.key}-{head['split']}-{MEASURE}", head): extra | head for head in heads}
         measured.append(Job(job.key, cells))
     return measured
+
+
+def run(
+    jobs: Sequence[Job],
+    compute: Develop,
+    folder: Path,
+    *,
+    together: int = 1,
+    workers: int = 1,
+    any_code: bool = False,
+    no_run: bool = False,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Compute the missing cells of these jobs into a folder, up to `together` datasets side by side.
+
+    `any_code` is that of `missing_jobs`; with `no_run` nothing is computed; `options` are those of `sweep`. Returns the
+    records of the jobs that failed.
+    """
+    if together < 1:
+        raise BecauseError(f"Got together={together}.", need="at least 1.", fix="give a larger number.")
+    missing = join_jobs(missing_jobs(jobs, folder, any_code), together)
+    if not no_run:
+        sweep(missing, compute, folder, workers=workers, **options)
+        compute.tidy(missing, folder)
+    return failures(missing, folder)
 
 
 class Develop(TrainAndEvaluate):
