@@ -286,15 +286,13 @@ def bench_worth(
     with progress_bar("Appraising", "logs") as report:
         result = calibrate(world, keep, logs, dynamics, report)
     rows = [
-        {name: row[name] for name in ("policy",)}
-        | {name: f"{row[name]:.3f}" for name in ("truth", "estimate", "width", "coverage")}
+        {"policy": row["policy"], **{name: f"{row[name]:.3f}" for name in ("truth", "estimate", "width", "coverage")}}
         | {"verdicts": ", ".join(f"{count} {verdict}" for verdict, count in row["verdicts"].items())}
         for row in result["rows"]
     ]
     title = (
-        f"{world}, {result['logs']} logs: coverage {result['coverage']:.1%}, rank correlation "
-        f"{result['rank_correlation']:.2f}, regret@1 {result['regret_at_1']:.3f}, "
-        f"'better' of worse policies {result['false_better']:.1%}"
+        f"{world}, {result['logs']} logs: coverage {result['coverage']:.1%}, rank {result['rank_correlation']:.2f}, "
+        f"regret@1 {result['regret_at_1']:.3f}, 'better' of worse policies {result['false_better']:.1%}"
     )
     deliver(result, output, as_json, make_table(title, rows, ("truth", "estimate", "width", "coverage")))
 

@@ -60,8 +60,8 @@ def plain_fit(model, chance):
             due = (log.step == log.horizon - h) & (log.fold == k)
             surprise[due] = (target - q[model.state, log.number])[due]
             value = (chance * q).sum(1)
-        mine = log.fold[log.first] == k
-        first[mine] = value[model.state[log.first]][mine]
+        asked = log.fold[log.first] == k
+        first[asked] = value[model.state[log.first]][asked]
     return first, surprise
 
 
