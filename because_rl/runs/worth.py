@@ -95,6 +95,7 @@ def worth(
     models = _by_model(agent, data, log, imitations, report)
     report("resampling", 0, 1, {})
     behaviour, appraisals = appraise(log, model, policies, models, resamples)
+    bounds = (-np.inf, np.inf) if data.factors.maximises_reward else (0.0, 1.0)
     report("resampling", 1, 1, {})
     appraisals = [_doubt_imitation(a, imitations.get(a.policy), len(data)) for a in appraisals]
     result: dict[str, Any] = {
@@ -103,9 +104,10 @@ def worth(
         "horizon": log.horizon,
         "discount": discount,
         "q_model": model.name,
-        "behaviour": behaviour._asdict(),
+        "behaviour": _numbers(behaviour, bounds),
         "policies": [
-            appraisal_dict(a) | {"imitated": imitated(imitations.get(a.policy), data.factors)} for a in appraisals
+            appraisal_dict(a, bounds) | {"imitated": imitated(imitations.get(a.policy), data.factors)}
+            for a in appraisals
         ],
         "seconds": round(time.monotonic() - begin, 1),
     }
@@ -120,9 +122,9 @@ def worth(
 
 def quantity(data: Transitions, log: LoggedEpisodes) -> str:
     """What a number of the result means, in words."""
-    what = "expected sum of rewards of an episode" if data.factors.maximises_reward else "probability of the goal"
+    what = "expected sum of rewards of" if data.factors.maximises_reward else "probability of reaching the goal in"
     discounted = "" if log.discount == 1 else f", discounted by {log.discount:g}"
-    return f"{what} that begins like the logged ones, within {log.horizon} steps{discounted}"
+    return f"{what} an episode that begins like the logged ones, within {log.horizon} steps{discounted}"
 
 
 def _given_name(policy: Any) -> str:
@@ -184,21 +186,22 @@ def imitated(imitation: Imitation | None, factors: FactorSpec) -> dict[str, Any]
     return {"measure": measure, "agreement": imitation.agreement, "states": imitation.asked}
 
 
-def appraisal_dict(appraisal: Appraisal) -> dict[str, Any]:
-    """As JSON."""
+def _numbers(estimate: Estimate, bounds: tuple[float, float] = (-np.inf, np.inf)) -> dict[str, float]:
+    return {name: float(np.clip(value, *bounds)) for name, value in estimate._asdict().items()}
 
-    def numbers(estimate: Estimate) -> dict[str, float]:
-        return estimate._asdict()
 
+def appraisal_dict(appraisal: Appraisal, bounds: tuple[float, float]) -> dict[str, Any]:
+    """As JSON; what an episode is worth lies within `bounds`."""
     return {
         "policy": appraisal.policy,
         "verdict": appraisal.verdict,
         "why": appraisal.why,
         "by": appraisal.by,
-        "worth": numbers(appraisal.answer.worth),
-        "gain": numbers(appraisal.answer.gain),
+        "worth": _numbers(appraisal.answer.worth, bounds),
+        "gain": _numbers(appraisal.answer.gain),
         "estimators": {
-            name: {"worth": numbers(e.worth), "gain": numbers(e.gain)} for name, e in appraisal.estimators.items()
+            name: {"worth": _numbers(e.worth, bounds), "gain": _numbers(e.gain)}
+            for name, e in appraisal.estimators.items()
         },
         "effective_sample": appraisal.effective_sample,
         "why_no_dr": appraisal.why_no_dr or None,
