@@ -315,6 +315,36 @@ def schemas() -> dict[str, type[BaseModel]]:
         asked: Asked
         result: dict[str, Any] | None = None
 
+    class Interval(Record):
+        value: float
+        low: float
+        high: float
+
+    class EstimatedWorth(Record):
+        worth: Interval
+        gain: Interval
+
+    class PolicyWorth(EstimatedWorth):
+        policy: Word
+        by: Word
+        verdict: Word
+        why: str
+        estimators: dict[str, EstimatedWorth]
+        world_model: dict[str, float] | None
+        imitated: dict[str, Any] | None
+        why_no_dr: str | None
+
+        @model_validator(mode="after")
+        def answer_is_an_estimator(self) -> PolicyWorth:
+            if self.by not in self.estimators:
+                raise ValueError("'by' is not one of the estimators")
+            return self
+
+    class Worth(Record):
+        quantity: Word
+        behaviour: Interval
+        policies: list[PolicyWorth] = Field(min_length=1)
+
     class Checksums(Record):
         metadata: Word
         episodes: list[Word]
@@ -336,5 +366,6 @@ def schemas() -> dict[str, type[BaseModel]]:
         "run": Run,
         "agent": Agent,
         "fit": Fit,
+        "worth": Worth,
         "file of checksums": Checksums,
     }

@@ -269,6 +269,34 @@ def bench_control(
     deliver(result, output, as_json, make_table("Mean returns", rows, ("operator", "policy", "p", "fit")))
 
 
+@bench.command("worth", epilog="Example: python -m benchmarks worth random --keep work/worth -o results/worth.json")
+def bench_worth(
+    world: Annotated[str, typer.Argument(help="random (a small world of ours), icu-sepsis or unlock.")],
+    keep: Annotated[Path, typer.Option(help="Folder with a file for each log, from which a later run resumes.")],
+    logs: Annotated[int, typer.Option(help="How many, of the seeds from 500 on.")] = 200,
+    dynamics: Annotated[
+        Path | None, typer.Option(help="For icu-sepsis: icu_sepsis/envs/assets/dynamics.npz of its wheel.")
+    ] = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Can the estimates of 'because worth' be trusted? Ten policies in each of many logs, beside their true worth."""
+    from benchmarks.worth.run import calibrate
+
+    with progress_bar("Appraising", "logs") as report:
+        result = calibrate(world, keep, logs, dynamics, report)
+    rows = [
+        {"policy": row["policy"], **{name: f"{row[name]:.3f}" for name in ("truth", "estimate", "width", "coverage")}}
+        | {"verdicts": ", ".join(f"{count} {verdict}" for verdict, count in row["verdicts"].items())}
+        for row in result["rows"]
+    ]
+    title = (
+        f"{world}, {result['logs']} logs: coverage {result['coverage']:.1%}, rank {result['rank_correlation']:.2f}, "
+        f"regret@1 {result['regret_at_1']:.3f}, 'better' of worse policies {result['false_better']:.1%}"
+    )
+    deliver(result, output, as_json, make_table(title, rows, ("truth", "estimate", "width", "coverage")))
+
+
 @bench.command("given", epilog="Example: python -m benchmarks given")
 def bench_given(output: Output = None, as_json: Json = False) -> None:
     """What each method that plans in a model is given: encoders, proposals, value, vote, background, gates, penalty."""

@@ -23,6 +23,7 @@ from because_rl.cli.paper import paper
 from because_rl.cli.sweep import compare, sweep
 from because_rl.cli.train import discover, evaluate, oracle, report, train
 from because_rl.cli.tune import tune
+from because_rl.cli.worth import worth
 
 EXAMPLES: dict[Callable[..., None], str] = {
     tasks: "because tasks --json",
@@ -36,6 +37,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     train: "because train because --data unlock-medium --seeds 10 --set batches=0",
     fit: "because fit log.csv --factors factors.yaml -o fitted --seeds 3",
     explain: "because explain fitted --row 17",
+    worth: "because worth fitted --policy actions.csv",
     evaluate: "because evaluate runs/td3bc-unlock-medium --split O --episodes 100 --json",
     report: "because report results -o report",
     oracle: "because oracle -o results/oracle.json",

@@ -40,6 +40,8 @@ class RunReport:
     """of the same"""
     thin: Sequence[Mapping[str, str]] = ()
     """contexts in which an action was hardly tried, in words"""
+    worth: Mapping[str, Any] = field(default_factory=dict)
+    """the content of worth.json; empty where nothing is known"""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """title -> plain data, shown as JSON"""
 
@@ -87,6 +89,7 @@ def _overview(run: RunReport) -> Html:
         )
         if run.warnings
         else None,
+        _worth(run.worth) if run.worth else None,
         _cards(run, results),
         tag("div", *(_split(run, result) for result in results), class_="pair") if results else None,
         _thin(run.thin),
@@ -111,6 +114,38 @@ def _thin(rows: Sequence[Mapping[str, str]]) -> Html | None:
 
 
 MOST_THIN = 30
+
+
+def _worth(worth: Mapping[str, Any]) -> Html:
+    """The policies beside the behaviour, on one axis."""
+    rows = [("behaviour", "", worth["behaviour"])]
+    rows += [(policy["policy"], policy["by"], policy["worth"]) for policy in worth["policies"]]
+    low, high = min(row["low"] for *_, row in rows), max(row["high"] for *_, row in rows)
+    span = high - low or 1.0
+
+    def at(value: float) -> float:
+        return (value - low) / span
+
+    lines = []
+    for name, by, row in rows:
+        value, least, most = (f"{row[part]:.4g}" for part in ("value", "low", "high"))
+        marks = [mark("span", at(row["low"]), (row["high"] - row["low"]) / span), mark("dot", at(row["value"]))]
+        label = f"{name}: {value}, 95% interval {least} to {most}" + (f", by {by}" if by else "")
+        lines.append(line(name, marks, value, bool(by), label))
+    verdicts = [
+        tag(
+            "p",
+            tag("b", f"{policy['policy'][:1].upper()}{policy['policy'][1:]}: {policy['verdict']}"),
+            f" – {policy['why']}.",
+        )
+        for policy in worth["policies"]
+    ]
+    ticks = [f"{value:.3g}" for value in (low, low + span / 2, high)]
+    key = legend(("dot", "estimate", True), ("span", "95% interval", True))
+    about = tag("p", f"{worth['quantity'][:1].upper()}{worth['quantity'][1:]}.", class_="soft")
+    doubt = "Q is learned by features, whose own error is in no interval."
+    care = tag("p", doubt, class_="soft") if worth.get("q_model") == "features" else None
+    return tag("div", tag("h3", "Worth of the policy"), *verdicts, about, care, plot(lines, ticks), key)
 
 
 def _cards(run: RunReport, results: Sequence[Result]) -> Html | None:

@@ -175,7 +175,7 @@ def _check_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
         if folder.is_dir() and any(folder.iterdir()):
             raise BecauseError(f"{folder} is not empty.", need="a new folder.", fix="choose another with -o FOLDER.")
         return
-    record = _read_fit(folder)
+    record = read_fit(folder)
     kept = (folder / "graph" / "graph.json").exists() or any((folder / "run").glob("*.npz"))
     if not kept and record["asked"] != asked:  # another fit that has come to nothing yet, perhaps by its settings
         for part in ("datasets", "graph", "run"):
@@ -196,7 +196,8 @@ def _check_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
         )
 
 
-def _read_fit(folder: Path) -> dict[str, Any]:
+def read_fit(folder: Path) -> dict[str, Any]:
+    """The content of fit.json."""
     if not (folder / FIT).is_file():
         raise BecauseError(f"There is no fit in {folder}.", need=f"a folder with {FIT}.", fix="run 'because fit'.")
     return read_record(folder / FIT, "fit")
@@ -228,7 +229,7 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[st
     agent = load_agent(folder)
     assert isinstance(agent, PlannerAgent)
     imagined = imagined_steps(agent, data)
-    spec = FactorSpec.from_dict(_read_fit(folder)["asked"]["factors"])
+    spec = FactorSpec.from_dict(read_fit(folder)["asked"]["factors"])
     why = no_policy_reason(spec)
     ends = np.append(data.episode[1:] != data.episode[:-1], True)
     return {

@@ -12,6 +12,9 @@ from because_rl.report.grid_data import Curves, Grid
 from because_rl.report.run_page import RunReport, run_settings, write_run_page
 from because_rl.runs.folder import read_metrics, read_run
 
+WORTH = "worth.json"
+"""What `because worth` wrote into the folder of a fit."""
+
 
 def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
     """Write ``report/index.html`` in the folder of a fit; returns its path."""
@@ -30,6 +33,7 @@ def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
         seeds=run["seeds"],
         accuracy=result["accuracy"],
         uncertainty=result["uncertainty"],
+        worth=read_record(folder / WORTH, "worth") if (folder / WORTH).exists() else {},
         events=result["events"],
         thin=thin_rows(result.get("thin", ())),
         settings=run_settings(run),
@@ -104,6 +108,46 @@ def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(("... of steps mixed from several", f"{uncertainty['mixed']:.2f}"))
     policy = f"none: {result['why_no_policy']}" if result["policy"] is None else result["policy"]
     return [*rows, ("policy", policy)]
+
+
+def worth_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The rows of a table of `because worth`: the behaviour, then each policy by each estimator.
+
+    `gain`: the interval of the difference from the behaviour.
+    """
+
+    def text(estimate: Mapping[str, float]) -> dict[str, str]:
+        value, low, high = (f"{estimate[name]:.4g}" for name in ("value", "low", "high"))
+        return {"worth": value, "95%": f"{low} to {high}"}
+
+    rows = [{"policy": "behaviour", "by": "the log", **text(result["behaviour"]), "gain": ""}]
+    for policy in result["policies"]:
+        for name, estimate in policy["estimators"].items():
+            gain = text(estimate["gain"])
+            by = name + (" (the answer)" if name == policy["by"] else "")
+            rows.append({"policy": policy["policy"], "by": by, **text(estimate["worth"]), "gain": gain["95%"]})
+        for name, value in (policy["world_model"] or {}).items():
+            if name != "error":
+                by = {"plain": "world model", "pessimistic": "world model, pessimistic"}[name]
+                rows.append({"policy": policy["policy"], "by": by, "worth": f"{value:.4g}", "95%": "", "gain": ""})
+    return rows
+
+
+def worth_notes(result: Mapping[str, Any]) -> list[str]:
+    """The verdicts, and what else must be known beside the numbers."""
+    out = [f"Worth: {result['quantity']}."]
+    if result["q_model"] == "features":
+        out.append("States do not repeat, so Q is learned by features, whose own error is in no interval: take care.")
+    for policy in result["policies"]:
+        name = policy["policy"]
+        sure = "" if policy["verdict"] == "cannot be told" else " with 95% confidence"
+        out.append(f"{name[:1].upper()}{name[1:]}: {policy['verdict']}{sure} ({policy['why']}).")
+        if policy["why_no_dr"]:
+            out.append(f"No doubly robust estimate: {policy['why_no_dr']}.")
+        if imitated := policy["imitated"]:
+            how = f"{imitated['measure']} {imitated['agreement']:.0%}"
+            out.append(f"It planned in {imitated['states']} logged states; elsewhere a network imitates it ({how}).")
+    return out
 
 
 def rows_used(settings: Mapping[str, Any]) -> str:
