@@ -5,8 +5,8 @@ interval has the noise of the fit and not only that of the first states. The int
 
     DR     is its estimate -+ 1.96 standard deviations of its resamples;
     FQE    reaches from its least to its most (`table`, `features`), each with such a margin, on either side as far as
-           FQE is wrong about the behaviour, whose worth is known, and up to what the world model says, where there is
-           one, with the world model's error where it imagines the logged actions.
+           FQE is wrong about the behaviour, whose worth is known, and, where there is a world model, from what it says
+           pessimistically to what it says plainly, with its error where it imagines the logged actions.
 
 The shorter of the two is the answer, where the effective sample allows DR at all. Differences from the behaviour have
 intervals of their own, from the same resamples.
@@ -107,7 +107,8 @@ def appraise(
         low, high = (weighted_means(model.fit(policy, weights[:1], side).first, weights[:1])[0] for side in (-1, 1))
         low, high = min(low, values[0]) - error, max(high, values[0]) + error
         if imagined is not None:
-            low, high = min(low, imagined.plain - imagined.error), max(high, imagined.plain + imagined.error)
+            low = min(low, min(imagined.plain, imagined.pessimistic) - imagined.error)
+            high = max(high, imagined.plain + imagined.error)
         estimators = {"FQE": _estimate(values, logged, low, high)}
         sample, why = None, "the actions are not numbered: those of a policy have no propensities"
         if log.number is not None:
