@@ -273,7 +273,8 @@ def bench_control(
 def bench_worth(
     world: Annotated[str, typer.Argument(help="random (a small world of ours), icu-sepsis or unlock.")],
     keep: Annotated[Path, typer.Option(help="Folder with a file for each log, from which a later run resumes.")],
-    logs: Annotated[int, typer.Option(help="How many, of the seeds from 500 on.")] = 200,
+    logs: Annotated[int, typer.Option(help="How many.")] = 200,
+    first: Annotated[int, typer.Option(help="Seed of the first log; the others follow.")] = 500,
     dynamics: Annotated[
         Path | None, typer.Option(help="For icu-sepsis: icu_sepsis/envs/assets/dynamics.npz of its wheel.")
     ] = None,
@@ -284,7 +285,7 @@ def bench_worth(
     from benchmarks.worth.run import calibrate
 
     with progress_bar("Appraising", "logs") as report:
-        result = calibrate(world, keep, logs, dynamics, report)
+        result = calibrate(world, keep, logs, first, dynamics, report)
     rows = [
         {"policy": row["policy"], **{name: f"{row[name]:.3f}" for name in ("truth", "estimate", "width", "coverage")}}
         | {"verdicts": ", ".join(f"{count} {verdict}" for verdict, count in row["verdicts"].items())}

@@ -67,6 +67,7 @@ def calibrate(
     world: str,
     keep: Path,
     logs: int = 200,
+    first: int = 500,
     dynamics: Path | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
@@ -75,7 +76,8 @@ def calibrate(
     Args:
         world: random, icu-sepsis or unlock.
         keep: a folder with a file for each log; what is there is not computed again.
-        logs: how many; log k is of seed 500 + k.
+        logs: how many.
+        first: log k is of seed first + k.
         dynamics: of ICU-Sepsis.
         report: called with (logs finished, logs in all).
 
@@ -85,14 +87,21 @@ def calibrate(
     source, rows = make_source(world, dynamics), []
     for k in range(logs):
         report(k, logs)
-        file = keep / f"{world}-{EPISODES[world]}" / f"{500 + k}.json"
+        file = keep / f"{world}-{EPISODES[world]}" / f"{first + k}.json"
         if not file.exists():
-            write_json(file, _row(source.draw(500 + k)))
+            write_json(file, _row(source.draw(first + k)))
         rows.append(read_json(file))
     report(logs, logs)
     data = {} if dynamics is None else {"dynamics_sha256": file_sha256(dynamics)}
-    settings = {"world": world, "logs": logs, "episodes": EPISODES[world], "resamples": RESAMPLES, **data}
-    return summarise(source.truth, rows) | {"provenance": provenance(**settings)}
+    settings = {
+        "world": world,
+        "logs": logs,
+        "first": first,
+        "episodes": EPISODES[world],
+        "resamples": RESAMPLES,
+        **data,
+    }
+    return summarise(source.truth, rows) | {"provenance": provenance(**settings, **data)}
 
 
 def _row(case: Case) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def test_logs_that_are_there_are_not_appraised_again(tmp_path, monkeypatch):
     first = calibrate("random", tmp_path, 2)
     monkeypatch.setattr("benchmarks.worth.run.appraise", None)
     assert calibrate("random", tmp_path, 2)["rows"] == first["rows"]
+    assert calibrate("random", tmp_path, 1, first=501)["rows"] != first["rows"]
+    assert len(list((tmp_path / "random-100").iterdir())) == 2
     with pytest.raises(BecauseError, match="no world 'moon'"):
         calibrate("moon", tmp_path, 1)
     with pytest.raises(BecauseError, match="dynamics"):
