@@ -18,6 +18,7 @@ from because_rl.report.explain_page import write_explanation
 from because_rl.runs.fit import FIT
 from because_rl.runs.train import load_run_data
 from because_rl.transitions import Transitions
+from because_rl.vision.agent import PictureAgent
 
 MOST_OTHERS = 20_000
 """Other logged steps from which values are drawn; more hardly change anything."""
@@ -45,6 +46,8 @@ def explain(
     folder = Path(folder)
     agent, fitted = load_agent(folder), (folder / FIT).is_file()
     data = load_run_data(folder / "run", folder) if fitted else load_run_data(folder, root)
+    if isinstance(agent, PictureAgent):
+        agent = agent.agent  # the data are what its encoder has read
     if not isinstance(agent, PlannerAgent):
         raise BecauseError(
             f"The agent in {folder} does not plan: it is of {agent.method.name}.",
