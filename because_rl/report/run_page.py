@@ -140,7 +140,7 @@ def _worth(worth: Mapping[str, Any]) -> Html:
         )
         for policy in worth["policies"]
     ]
-    ticks = [f"{value:.3g}" for value in (low, low + span / 2, high)]
+    ticks = [f"{value:.4g}" for value in (low, low + span / 2, high)]
     key = legend(("dot", "estimate", True), ("span", "95% interval", True))
     about = tag("p", f"{worth['quantity'][:1].upper()}{worth['quantity'][1:]}.", class_="soft")
     doubt = "Q is learned by features, whose own error is in no interval."
