@@ -17,10 +17,10 @@ def explain(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Explain the agent's choice in one logged step: imagined futures, and the factors and edges it hangs on.
+    """Explain the agent's choice in one logged step: imagined futures, and the factors and edges it depends on.
 
-    The planner is asked again with one thing changed at a time: without its penalty on doubt, with other values of a
-    factor, without an edge of the causal graph. Writes a page into the folder's report.
+    The planner is asked again with one thing changed at a time: without its penalty on uncertainty, with other values
+    of a factor, without an edge of the causal graph. Writes a page into the folder's report.
     """
     from because_rl.runs.explain import explain as run
     from because_rl.runs.explain import future_rows, in_one_line, reason_rows
@@ -30,7 +30,7 @@ def explain(
     if not as_json:
         emit(None, False, make_table("What the model expects", future_rows(result), wrap=("first action", "then")))
         if reasons := reason_rows(result):
-            title = f"What the choice hangs on ({result['measure']}; {result['unchanged']:.2f} with nothing changed)"
+            title = f"What the choice depends on ({result['measure']}; {result['unchanged']:.2f} with nothing changed)"
             emit(None, False, make_table(title, reasons, ("choice changes",), wrap=("then it would be",)))
         else:
             print("No single factor or edge changes the choice clearly.")

@@ -2,7 +2,8 @@
 
 The planner itself is asked again, with one thing changed at a time:
 
-- `futures`: what the model expects to follow the choice, the choice without its penalty on doubt, and another action;
+- `futures`: what the model expects to follow the choice, what is chosen without the penalty on
+  uncertainty, and another action;
 - `inputs`: a factor of the state takes values that it has in other logged steps;
 - `edges`: an edge of the causal mask is cut, so that the model sees the average of the cause in its place.
 
@@ -86,9 +87,11 @@ def explain_choice(
     unchanged = ask(agent, own)
     choice = vote(unchanged[:, None], discrete=agent.factors.codes is not None)[0]
     change = ChoiceChange(agent, choice, unchanged)
-    fearless = agent.variant(agent.given, np.zeros_like(agent.pessimism), agent.seeds)
-    bold = vote(ask(fearless, own)[:, None], discrete=agent.factors.codes is not None)[0]
-    first = _first_actions({"the choice": choice, "without the penalty on doubt": bold, "as logged": logged})
+    unpenalised_agent = agent.variant(agent.given, np.zeros_like(agent.pessimism), agent.seeds)
+    unpenalised = vote(ask(unpenalised_agent, own)[:, None], discrete=agent.factors.codes is not None)[0]
+    first = _first_actions(
+        {"the choice": choice, "without the penalty on uncertainty": unpenalised, "as logged": logged}
+    )
 
     inputs = []
     for factor, states in changed_states(agent, situation.state, others, seed):
@@ -199,7 +202,7 @@ def _first_actions(actions: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def _futures(
     agent: PlannerAgent, situation: Situation, first: Mapping[str, np.ndarray], steps: int
 ) -> list[dict[str, Any]]:
-    """What the model expects after each first action, if the agent goes on from there, with its penalty on doubt."""
+    """What the model expects after each first action, if the agent, with its penalty, goes on from there."""
     factors, count = agent.factors, len(first)
     goal = np.broadcast_to(situation.goal, (len(agent.seeds), AT_ONCE, factors.goal_size))
     controller, states = agent.start(AT_ONCE, 0), np.repeat(situation.state[None], AT_ONCE, axis=0)
@@ -232,7 +235,7 @@ def _futures(
 def _step(
     agent: PlannerAgent, action: np.ndarray, state: np.ndarray, after: np.ndarray, uncertainty: float
 ) -> dict[str, Any]:
-    """One imagined step in words: the action, what changes, and the doubt."""
+    """One imagined step in words: the action, what changes, and the uncertainty."""
     row: dict[str, Any] = {"action": action_in_words(agent, action), "uncertainty": float(uncertainty), "changes": {}}
     for factor in agent.factors.state:
         if factor.role == "reward":

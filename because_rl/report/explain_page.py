@@ -26,7 +26,7 @@ def write_explanation(folder: Path, result: Mapping[str, Any], title: str) -> Pa
         tag(
             "main",
             _section("What the model expects", _futures(result["futures"])),
-            _section("What the choice hangs on", _hangs_on(result)),
+            _section("What the choice depends on", _depends_on(result)),
             _section("The state", table("The state", ("factor", "value"), [(n, _text(v)) for n, v in state.items()])),
             id="main",
         ),
@@ -50,7 +50,7 @@ def _text(words: str) -> Html:
 
 def _futures(futures: Sequence[Mapping[str, Any]]) -> Html:
     rewards = "reward" in futures[0]
-    head = ("", "first action", "mean doubt", *(("reward",) if rewards else ()), "then")
+    head = ("", "first action", "mean uncertainty", *(("reward",) if rewards else ()), "then")
     rows = [
         (
             future["name"],
@@ -62,8 +62,8 @@ def _futures(futures: Sequence[Mapping[str, Any]]) -> Html:
         for future in futures
     ]
     text = (
-        "Imagined step by step with the agent acting after the first action. Doubt is the model's uncertainty, from 0 "
-        "to 1, which costs a plan something."
+        "Imagined step by step with the agent acting after the first action. Uncertainty is the world model's, from 0 "
+        "to 1; plans pay a penalty for it."
     )
     return join([tag("p", text), table("Futures", head, rows), *(_steps(future) for future in futures)])
 
@@ -76,11 +76,11 @@ def _steps(future: Mapping[str, Any]) -> Html:
         for k, step in enumerate(future["steps"], 1)
     ]
     rewards = ("reward",) if "reward" in future["steps"][0] else ()
-    head = ("step", "action", "doubt", *rewards, "what changes")
+    head = ("step", "action", "uncertainty", *rewards, "what changes")
     return fold(f"Step by step: {future['name']}", table(f"Steps: {future['name']}", head, rows))
 
 
-def _hangs_on(result: Mapping[str, Any]) -> Html:
+def _depends_on(result: Mapping[str, Any]) -> Html:
     text = (
         "Factors take values of other logged steps, one factor at a time, and edges of the causal graph are cut: how "
         f"much does the choice change ({result['measure']})? The ring is the change when nothing is changed, since "

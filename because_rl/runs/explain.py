@@ -77,7 +77,7 @@ def future_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
         {
             "first action": in_one_line(future["action"]),
             "chosen by": future["name"],
-            "mean doubt": f"{future['uncertainty']:.2f}",
+            "mean uncertainty": f"{future['uncertainty']:.2f}",
             **({"reward": f"{future['reward']:.4g}"} if "reward" in future else {}),
             "then": future["end"],
         }
@@ -86,7 +86,7 @@ def future_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def reason_rows(result: Mapping[str, Any], most: int = 8) -> list[dict[str, str]]:
-    """What the choice hangs on clearly, most first: factors of the state, then edges."""
+    """What the choice depends on clearly, most first: factors of the state, then edges."""
     inputs = [
         {
             "changed": row["factor"],

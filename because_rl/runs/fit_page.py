@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from because_rl.discovery.mask import sufficiency_text
+from because_rl.evaluation.worth.estimate import UNKNOWN
 from because_rl.records import read_record
 from because_rl.report.grid_data import Curves, Grid
 from because_rl.report.run_page import RunReport, run_settings, write_run_page
@@ -140,7 +141,7 @@ def worth_notes(result: Mapping[str, Any]) -> list[str]:
         out.append("States do not repeat, so Q is learned by features, whose own error is in no interval: take care.")
     for policy in result["policies"]:
         name = policy["policy"]
-        sure = "" if policy["verdict"] == "cannot be told" else " with 95% confidence"
+        sure = "" if policy["verdict"] == UNKNOWN else " with 95% confidence"
         out.append(f"{name[:1].upper()}{name[1:]}: {policy['verdict']}{sure} ({policy['why']}).")
         if policy["why_no_dr"]:
             out.append(f"No doubly robust estimate: {policy['why_no_dr']}.")

@@ -62,7 +62,7 @@ def why(agent, state, logged=None):
     return explain_choice(agent, Situation(np.array(state, np.float32), np.ones(1), 3), others, logged)
 
 
-def test_a_choice_hangs_on_the_key_and_its_edge(agent):
+def test_a_choice_depends_on_the_key_and_its_edge(agent):
     result = why(agent, [0, 1, 0], logged=OPEN)
     assert result["choice"] == {"do": f"level {TAKE}"}
     key, wind = result["inputs"]
@@ -75,19 +75,19 @@ def test_a_choice_hangs_on_the_key_and_its_edge(agent):
     assert sum(row["change"] for row in result["edges"]) == 1.0
 
 
-def test_futures_show_what_doubt_costs(agent):
-    choice, bold, logged = why(agent, [0, 1, 0], logged=OPEN)["futures"]
+def test_futures_show_what_uncertainty_costs(agent):
+    choice, unpenalised, logged = why(agent, [0, 1, 0], logged=OPEN)["futures"]
     assert [step["action"] for step in choice["steps"]] == [{"do": f"level {TAKE}"}, {"do": f"level {OPEN}"}]
     assert choice["end"] == "the goal is reached at step 2"
     assert choice["steps"][0]["changes"] == {"key": "yes"}
-    assert (bold["name"], bold["action"], bold["uncertainty"]) == (
-        "without the penalty on doubt",
+    assert (unpenalised["name"], unpenalised["action"], unpenalised["uncertainty"]) == (
+        "without the penalty on uncertainty",
         {"do": f"level {FORCE}"},
         1.0,
     )
     assert logged["end"] == "the goal is reached at step 3"
     (same,) = why(agent, [1, 1, 0], logged=OPEN)["futures"]
-    assert same["name"] == "the choice; without the penalty on doubt; as logged"
+    assert same["name"] == "the choice; without the penalty on uncertainty; as logged"
 
 
 def test_an_agent_without_plans_is_refused(agent):
@@ -102,7 +102,7 @@ def test_a_run_without_plans_or_such_a_row_is_refused(agent, tmp_path, monkeypat
         explain(tmp_path, row=5)
 
 
-def test_the_page_tells_what_the_choice_hangs_on(agent, tmp_path):
+def test_the_page_tells_what_the_choice_depends_on(agent, tmp_path):
     result = {"row": 7, "episode": 2, "step": 1} | why(agent, [0, 1, 0], logged=OPEN)
     page = write_explanation(tmp_path, result, "a <fit>").read_text()
     assert "a &lt;fit&gt;: why do level 0 in row 7?" in page

@@ -13,7 +13,7 @@ from because_rl.evaluation.worth.doubly_robust import (
 from because_rl.evaluation.worth.estimate import BETTER, UNKNOWN, WORSE, WorldModel, appraise
 from because_rl.evaluation.worth.given_policy import policy_of_rows
 from because_rl.evaluation.worth.log import FOLDS, FittedQ, LoggedEpisodes, Policy
-from because_rl.evaluation.worth.table import DOUBT, TableModel
+from because_rl.evaluation.worth.table import PRIOR_ROWS, TableModel
 from benchmarks.worth.tabular import random_world
 
 WORLD = random_world(4, states=8, actions=2, horizon=5)
@@ -53,10 +53,10 @@ def plain_fit(model, chance):
             q = np.zeros((model.count, log.actions))
             for s in range(model.count):
                 here = rows[model.state[rows] == s]
-                of_state = (target[here].sum() + DOUBT * target[rows].mean()) / (len(here) + DOUBT)
+                of_state = (target[here].sum() + PRIOR_ROWS * target[rows].mean()) / (len(here) + PRIOR_ROWS)
                 for a in range(log.actions):
                     tried = here[log.number[here] == a]
-                    q[s, a] = (target[tried].sum() + DOUBT * of_state) / (len(tried) + DOUBT)
+                    q[s, a] = (target[tried].sum() + PRIOR_ROWS * of_state) / (len(tried) + PRIOR_ROWS)
             due = (log.step == log.horizon - h) & (log.fold == k)
             surprise[due] = (target - q[model.state, log.number])[due]
             value = (chance * q).sum(1)

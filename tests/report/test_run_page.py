@@ -132,7 +132,7 @@ def test_page_shows_success_films_graph_models_and_settings(tmp_path):
 
 
 def test_a_policy_stands_beside_the_behaviour(tmp_path):
-    policy = {"policy": "the <fitted> policy", "by": "FQE", "verdict": "cannot be told", "why": "the interval holds 0"}
+    policy = {"policy": "the <fitted> policy", "by": "FQE", "verdict": "undetermined", "why": "the interval holds 0"}
     worth = {
         "quantity": "expected sum of rewards",
         "behaviour": {"value": 2.0, "low": 1.0, "high": 3.0},
@@ -141,8 +141,8 @@ def test_a_policy_stands_beside_the_behaviour(tmp_path):
     text = write_run_page(tmp_path, replace(make_report(), worth=worth)).read_text()
     assert "the &lt;fitted&gt; policy: 4, 95% interval 2 to 5, by FQE" in text
     assert "behaviour: 2, 95% interval 1 to 3" in text
-    assert "cannot be told</b> – the interval holds 0." in text
-    assert "The &lt;fitted&gt; policy: cannot" in text
+    assert "undetermined</b> – the interval holds 0." in text
+    assert "The &lt;fitted&gt; policy: undetermined" in text
     assert 'style="left: 25.00%; width: 75.00%"' in text  # 2 to 5 on an axis from 1 to 5
     assert text.index("Worth of the policy") < text.index("The run")
 

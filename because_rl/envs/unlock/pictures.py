@@ -5,7 +5,7 @@ The room with its walls is 8 x 8 tiles of 8 pixels, so a picture is 64 x 64. It 
 - the agent faces right: where it faces is no part of Unlock's state;
 - a door that was opened is gone, as from the state;
 - the carried key is drawn in the top left corner, in the place of a wall tile. minigrid itself draws what an agent
-  carries only in the agent's own view, on the agent's tile, where it could not be told from a key on the floor.
+  carries only in the agent's own view, on the agent's tile, where it would look like a key on the floor.
 
 A test compares the pictures with what minigrid renders, pixel by pixel.
 """

@@ -32,7 +32,7 @@ from because_rl.evaluation.worth.log import FittedQ, LoggedEpisodes, Policy, res
 from because_rl.statistics import Z95, Estimate
 
 RESAMPLES = 50
-BETTER, WORSE, UNKNOWN = "better than the behaviour", "worse than the behaviour", "cannot be told"
+BETTER, WORSE, UNKNOWN = "better than the behaviour", "worse than the behaviour", "undetermined"
 
 
 class QModel(Protocol):

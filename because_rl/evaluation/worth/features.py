@@ -1,14 +1,14 @@
 """Fitted Q evaluation where states do not repeat: linear in features that a network has learned from the log.
 
-A network of the state learns what the behaviour does there and what it earns: reward, end and the rewards to come at
+A network of the state learns what the behaviour does there and what it earns: reward, end and the rewards to go at
 several discounts. Its last hidden layer and the columns of the state that are no slots are h(s), which gives the
 features x(s, a): the products of (1, h(s)) and (1, a, a^2), or of numbered actions one copy of (1, h(s)) for each. They
 do not depend on the policy that is evaluated, and Q is linear in them, so that a fit is a chain of least squares,
 
     w_h = (X^T W X + lambda I)^-1 X^T W (r + gamma V_{h-1}(s')),     V_h(s) = sum_a pi(a|s) x(s, a) w_h,
 
-with W the weights of episodes, and refits cost little (Duan, Jia and Wang 2020; Hao et al. 2021). The doubt of a state
-and an action is the share lambda x^T (X^T W X + lambda I)^-1 x / |x|^2 of x that no logged row supports. With one
+with W the weights of episodes, and refits cost little (Duan, Jia and Wang 2020; Hao et al. 2021). Of a state and an
+action the share lambda x^T (X^T W X + lambda I)^-1 x / |x|^2 of x is unsupported: no logged row speaks for it. With one
 feature for each state and action this is `table`, whose bounds are the same. What is not linear in the features is in
 no interval of FQE.
 """
@@ -35,7 +35,7 @@ HIDDEN, STEPS, BATCH = 32, 600, 256
 RIDGE = 0.1
 """lambda, in rows"""
 HORIZONS = (0.5, 0.8, 0.95)
-"""Discounts of the rewards to come that features must predict."""
+"""Discounts of the rewards to go that features must predict."""
 FITS = 5
 """at a time"""
 
@@ -112,14 +112,14 @@ class FeatureModel:
         return np.concatenate([np.ones_like(scaled[..., :1]), scaled, scaled**2 - 1], -1).astype(np.float32)
 
     def _followers(self) -> np.ndarray:
-        """(n, outputs) what follows each row, scaled: reward, end, rewards to come."""
+        """(n, outputs) what follows each row, scaled: reward, end, rewards to go."""
         log, n = self.log, len(self.log.reward)
-        to_come = np.zeros((n, len(HORIZONS) + 1))
+        reward_to_go = np.zeros((n, len(HORIZONS) + 1))
         discounts, later = np.array([*HORIZONS, log.discount]), np.zeros(len(HORIZONS) + 1)
         ends = np.append(log.episode[1:] != log.episode[:-1], True)
         for t in range(n - 1, -1, -1):
-            later = to_come[t] = log.reward[t] + discounts * np.where(ends[t], 0.0, later)
-        follows = np.column_stack([log.reward, log.goes_on, to_come])
+            later = reward_to_go[t] = log.reward[t] + discounts * np.where(ends[t], 0.0, later)
+        follows = np.column_stack([log.reward, log.goes_on, reward_to_go])
         return ((follows - follows.mean(0)) / _scales(follows)).astype(np.float32)
 
     def _train(self) -> Any:
@@ -203,14 +203,14 @@ def _features(hidden: Array, action: Array) -> Float[Array, "rows features"]:
     return (state[:, :, None] * action[:, None, :]).reshape(len(state), -1) / 2.0**0.5
 
 
-def _expected(hidden: Array, choices: tuple[Array, Array], doubts: Any) -> tuple[Array, Array]:
-    """(rows, features) of what a policy chooses, less its doubts; and (rows,) these."""
+def _expected(hidden: Array, choices: tuple[Array, Array], unsupported_share: Any) -> tuple[Array, Array]:
+    """(rows, features) of what a policy chooses, less the unsupported share; and (rows,) these."""
 
     def add(total: tuple[Array, Array], choice: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
         action, chance = choice
         x = _features(hidden, action)
-        doubt = doubts(x)
-        return (total[0] + (chance * (1.0 - doubt))[:, None] * x, total[1] + chance * doubt), None
+        unsupported = unsupported_share(x)
+        return (total[0] + (chance * (1.0 - unsupported))[:, None] * x, total[1] + chance * unsupported), None
 
     actions, chances = choices
     size = _features(hidden[:1], actions[:1, 0]).shape[1]
@@ -247,15 +247,16 @@ def _fit_features(
             gram = (x * weight[:, None]).T @ x + RIDGE * jnp.eye(x.shape[1])
             return jnp.linalg.cholesky(gram)
 
-        def doubts(x: Array) -> Array:
+        def unsupported_share(x: Array) -> Array:
             if side == 0:
                 return jnp.zeros(len(x))
             learned = rows.real * (rows.fold != k).astype(jnp.float32)
             part = jax.scipy.linalg.solve_triangular(moments(learned), x.T, lower=True)
             return jnp.clip(RIDGE * (part**2).sum(0) / (x**2).sum(1), 0.0, 1.0)
 
-        (x_now, doubt_now), (x_after, doubt_after) = (
-            _expected(part, choices, doubts) for part, choices in zip((hidden_now, hidden_after), policy, strict=True)
+        (x_now, unsupported_now), (x_after, unsupported_after) = (
+            _expected(part, choices, unsupported_share)
+            for part, choices in zip((hidden_now, hidden_after), policy, strict=True)
         )
 
         def one_fit(weight: Float[Array, " episodes"]) -> tuple[Array, ...]:
@@ -273,8 +274,8 @@ def _fit_features(
                 if side != 0:
                     elsewhere = weighted_quantiles(q[:, None], weight[:, None], EXTREMES[(side + 1) // 2])[0]
                 value, later = (
-                    jnp.clip(part @ w + doubt * elsewhere, low, high)
-                    for part, doubt in ((x_now[first], doubt_now[first]), (x_after, doubt_after))
+                    jnp.clip(part @ w + unsupported * elsewhere, low, high)
+                    for part, unsupported in ((x_now[first], unsupported_now[first]), (x_after, unsupported_after))
                 )
                 due = rows.step == horizon - h
                 surprise, rest = jnp.where(due, target - q, surprise), jnp.where(due[last], expected[last], rest)

@@ -2,7 +2,7 @@
 
     Q_h(s, a) <- mean of  r + gamma V_{h-1}(s')  over the logged rows with (s, a),     V_h(s) = sum_a pi(a|s) Q_h(s, a)
 
-What a mean of N rows lacks is its doubt, kappa / (N + kappa): that share of Q comes from elsewhere. In the estimate it
+The mean of N rows counts N / (N + kappa); the rest of Q, kappa / (N + kappa), comes from elsewhere. In the estimate it
 is the mean of the state over the logged actions; at the least it is also no more than a low one among the values of all
 logged states, and at the most no less than a high one (`EXTREMES`). A policy that does what was seldom logged has wide
 bounds.
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from because_rl.evaluation.worth.log import FOLDS, ROW_STEP, FittedQ, LoggedEpisodes, Policy
 
-DOUBT = 0.1
+PRIOR_ROWS = 0.1
 """kappa, in rows: 1/11 of what is known from a single row, and all of what is not in the log, comes from elsewhere."""
 EXTREMES = (0.1, 0.9)
 """Quantiles of the values of logged states that stand for what is not in the log."""
@@ -133,13 +133,13 @@ def _fit_table(
             target = rows.reward[:, None] + expected
             total = jax.ops.segment_sum(weight * target, pair, pairs).reshape(count.shape)
             of_all = (total.sum((0, 1)) / weight.sum(0))[None]
-            of_state = (total.sum(1) + DOUBT * of_all) / (rows_of_state + DOUBT)
+            of_state = (total.sum(1) + PRIOR_ROWS * of_all) / (rows_of_state + PRIOR_ROWS)
             if side == 0:
                 elsewhere = of_state[:, None]
             else:
                 extreme = weighted_quantiles(of_state, rows_of_state, EXTREMES[(side + 1) // 2])[None]
                 elsewhere = (jnp.minimum if side < 0 else jnp.maximum)(of_state, extreme)[:, None]
-            q = (total + DOUBT * elsewhere) / (count + DOUBT)
+            q = (total + PRIOR_ROWS * elsewhere) / (count + PRIOR_ROWS)
             value = (policy[:, :, None] * q).sum(1)
             due = (rows.step == horizon - h)[:, None]
             surprise = jnp.where(due, target - q.reshape(pairs, -1)[pair], surprise)
