@@ -43,8 +43,8 @@ from because_rl.training.run import Run, check_saved, flatten, unflatten, untrai
 from because_rl.training.side_by_side import Program, describe, run_program
 from because_rl.training.stage import hoist, over_rows
 
-CPU_WORLD_BATCH = 4
-"""Worlds that a CPU plans for at once, at most."""
+CPU_WORLD_BATCH, GPU_WORLD_BATCH = 4, 100
+"""Worlds of a seed that are planned for at once, at most: on a CPU for its caches, on a GPU for its memory."""
 
 Predict = Callable[[Layout, Statistics, Any, Array, Array], tuple[list[Outputs], Array]]
 """A fitted model: (layout, statistics, parameters of one seed, state, action) -> outputs, penalty in [0, 1]."""
@@ -362,7 +362,7 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
 
         worlds = (state, goal, before, jax.random.split(key, len(state)))
         if not on_cpu:
-            return jax.vmap(plan_of_world)(worlds)
+            return jax.lax.map(plan_of_world, worlds, batch_size=min(GPU_WORLD_BATCH, len(state)))
         # A few worlds at a time, so that their candidates stay in the caches. Worlds at their goal are sorted to the
         # end, and a batch of them alone is not planned for.
         done = jax.vmap(partial(attained, factors))(state, goal) > (0.5 if factors.goal else 1.0)

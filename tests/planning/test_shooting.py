@@ -254,3 +254,7 @@ def test_an_agent_plans_only_for_worlds_not_at_their_goal(monkeypatch):
     actions = acts(4, half)
     np.testing.assert_array_equal(actions[~half], every[~half])
     assert (actions[half] == 0).any()  # no plan was made for a batch of worlds that are all at their goal
+    monkeypatch.setattr(planner_agent.jax, "default_backend", lambda: "gpu")
+    for size in (8, 100):
+        monkeypatch.setattr(planner_agent, "GPU_WORLD_BATCH", size)
+        np.testing.assert_allclose(acts(4, nobody), every, atol=1e-5)
