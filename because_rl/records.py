@@ -133,8 +133,10 @@ def schemas() -> dict[str, type[BaseModel]]:
         stages: dict[str, dict[str, float]] = Field(default={})
         seconds: dict[str, float] = Field(default={})
         one_step: OneStep | None = None
+        scenes_draw: Count | None = None
 
     class TableRow(Outcomes):
+        draws: list[Count] | None = None
         method: Word = ""
         task: Word = ""
         cells: list[Key] = Field(default=[])

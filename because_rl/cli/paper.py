@@ -73,7 +73,7 @@ def paper(
     if tiny:  # compiling takes most of the time: optimising the programs costs more than it saves
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
     from because_rl.datasets.paths import home_folder
-    from because_rl.experiments.grid.grid import TrainAndEvaluate
+    from because_rl.experiments.grid.compute import TrainAndEvaluate
     from because_rl.experiments.paper.catalogue import run_missing, select_experiments, write_all
     from because_rl.experiments.paper.scale import make_scale
 

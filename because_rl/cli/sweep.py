@@ -78,6 +78,7 @@ def sweep(
     from because_rl.experiments.grid import grid as grids
     from because_rl.experiments.grid.cells import join_jobs, missing_jobs
     from because_rl.experiments.grid.compare import TABLE, write_table
+    from because_rl.experiments.grid.compute import TrainAndEvaluate
     from because_rl.experiments.grid.runner import failures, unfinished_jobs
     from because_rl.experiments.grid.runner import sweep as run
 
@@ -99,7 +100,7 @@ def sweep(
         ]
         return emit(rows, as_json, make_table(f"{len(todo)} of {len(shown)} jobs to run", rows, ("cells",)))
     place, count, processes = make_engine(engine, address, gpus, workers)
-    compute = grids.TrainAndEvaluate(root, work, keep_runs, compile_cache, processes)
+    compute = TrainAndEvaluate(root, work, keep_runs, compile_cache, processes)
     if not no_run:
         with interruptible(RERUN), sweep_bar(Path(spec).stem) as progress:
             run(wanted, compute, output, workers=count, retry_failed=retry_failed, report=progress, engine=place)
@@ -162,7 +163,7 @@ def compare(
     chance = o["probability_of_improvement"]
     title = (
         f"A {o['a']:.3f}, B {o['b']:.3f} over {o['tasks']} tasks; A higher on {o['higher']}, significantly on "
-        f"{o['significant']}; chance that a run of A beats one of B: "
+        f"{o['better']}; chance that a run of A beats one of B: "
         f"{chance['value']:.2f} [{chance['low']:.2f}, {chance['high']:.2f}]"
     )
     deliver(result, output, as_json, make_table(title, rows, tuple(rows[0])[1:]))

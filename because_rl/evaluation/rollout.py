@@ -1,13 +1,14 @@
 """Success of a fitted method in new scenes, the same for every method.
 
-All seeds of a method act in all episodes at once, as one batch of K * n worlds. Episode k of a world and split is
-always the same scene, for every method; no dataset contains these scenes.
+All seeds of a method act in all episodes at once, as one batch of K * n worlds. Episode k of a world, split and draw of
+scenes is always the same scene, for every method; no dataset contains these scenes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,21 +41,31 @@ class Outcome(NamedTuple):
     actions: np.ndarray | None = None
     """(steps, K, n, ...): the actions taken, in worlds whose episode has ended without effect"""
 
-    def of_seeds(self, seeds: slice) -> Outcome:
-        """The same of the `seeds` alone."""
-        actions = None if self.actions is None else self.actions[:, seeds]
-        return Outcome(self.success[seeds], self.steps[seeds], self.hidden, actions)
+    def of_worlds(self, worlds: slice, seeds: int) -> Outcome:
+        """Of an outcome of one seed: the part of some of its episodes, read as the same scenes of each of `seeds`."""
+        n = (worlds.stop - worlds.start) // seeds
+        actions = self.actions
+        if actions is not None:
+            actions = actions[:, 0, worlds].reshape(len(actions), seeds, n, *actions.shape[3:])
+        return Outcome(
+            self.success[0, worlds].reshape(seeds, n),
+            self.steps[0, worlds].reshape(seeds, n),
+            {name: values[worlds][:n] for name, values in self.hidden.items()},
+            actions,
+        )
 
 
-def layouts(world: str, split: str, episodes: int) -> list[int]:
-    """The seeds of an evaluation's scenes. Datasets draw theirs from another stream.
+def layouts(world: str, split: str, episodes: int, draw: int = 0) -> list[int]:
+    """The seeds of an evaluation's scenes; each `draw` has its own. Datasets draw theirs from another stream.
 
     >>> layouts("unlock", "O", 3) == layouts("unlock", "O", 9)[:3]
     True
+    >>> set(layouts("unlock", "O", 100)) & set(layouts("unlock", "O", 100, draw=1))
+    set()
     """
     if episodes < 1:
         raise BecauseError(f"Got {episodes} episodes.", need="at least 1.", fix="pass --episodes 100.")
-    return [child_seed(0, "evaluate", world, split, k) for k in range(episodes)]
+    return [child_seed(draw, "evaluate", world, split, k) for k in range(episodes)]
 
 
 def evaluate(
@@ -87,9 +98,14 @@ def evaluate_together(
     processes: int = 1,
     tick: Callable[[], None] = lambda: None,
     team: Team | None = None,
+    draws: Sequence[int] | None = None,
 ) -> list[Outcome]:
-    """`evaluate` for several agents, in one batch of worlds; where they act by the same program, it is run once."""
-    scenes, seed = layouts(world, split, episodes), child_seed(seed, "act", world, split)
+    """`evaluate` for several agents, in one batch of worlds; where they act by the same program, it is run once.
+
+    `draws` gives each agent its draw of scenes; None: all act in the same scenes, those of draw 0.
+    """
+    scenes = [layouts(world, split, episodes, draw) for draw in draws or [0] * len(agents)]
+    seed = child_seed(seed, "act", world, split)
     return roll_together(agents, world, split, scenes, seed, spurious, batch, processes, tick, team)
 
 
@@ -97,7 +113,7 @@ def roll_together(
     agents: Sequence[Agent],
     world: str,
     split: str,
-    scenes: Sequence[int],
+    scenes: Sequence[Sequence[int]],
     seed: int,
     spurious: int = 1,
     batch: BatchEnv | None = None,
@@ -105,15 +121,16 @@ def roll_together(
     tick: Callable[[], None] = lambda: None,
     team: Team | None = None,
 ) -> list[Outcome]:
-    """As `evaluate_together`, in any scenes; `seed` is the one that agents start acting with."""
-    acts = [acting(agent, len(scenes), seed) for agent in agents]
+    """As `evaluate_together`, in any scenes, given for each agent; `seed` is the one that agents start acting with."""
+    acts = [acting(agent, len(own), seed) for agent, own in zip(agents, scenes, strict=True)]
     pictures = agents[0].sees_pictures
     batch = make_batch(world, split, pictures=True) if batch is None and pictures else batch
-    ends = np.cumsum([len(agent.seeds) for agent in agents])
+    worlds = [[*own] * len(agent.seeds) for agent, own in zip(agents, scenes, strict=True)]
+    ends = np.cumsum([len(own) for own in worlds])
     team = team or Team()
 
     def act(observation: Observation, steps_left: int) -> np.ndarray:
-        parts = zip(*(np.split(part, ends[:-1] * len(scenes)) for part in observation), strict=True)
+        parts = zip(*(np.split(part, ends[:-1]) for part in observation), strict=True)
         works = [partial(one, Observation(*part), steps_left) for one, part in zip(acts, parts, strict=True)]
         actions = []
         for action in team.run(works):
@@ -123,9 +140,12 @@ def roll_together(
         tick()
         return np.concatenate(actions)
 
-    repeats = int(ends[-1])
-    all_agents = roll(world, split, scenes, act, repeats=repeats, spurious=spurious, batch=batch, processes=processes)
-    return [all_agents.of_seeds(slice(end - len(agent.seeds), end)) for agent, end in zip(agents, ends, strict=True)]
+    everywhere = [*chain.from_iterable(worlds)]
+    all_worlds = roll(world, split, everywhere, act, spurious=spurious, batch=batch, processes=processes)
+    return [
+        all_worlds.of_worlds(slice(end - len(own), end), len(agent.seeds))
+        for agent, own, end in zip(agents, worlds, ends, strict=True)
+    ]
 
 
 def acting(agent: Agent, episodes: int, seed: int) -> Act:

@@ -14,8 +14,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from because_rl.datasets.paths import current_id, short_name
 from because_rl.envs.tasks import WORLDS
 from because_rl.evaluation.rollout import layouts
@@ -211,14 +209,16 @@ def _films_of(grid: Grid, task: str) -> list[tuple[str, str, str, int]]:
 
 
 def _failures(result: Result, scenes: Scenes) -> list[Failure]:
-    """The scenes that fewest seeds solved."""
-    solved = result.solved
-    scene_seeds = layouts(result.world, result.split, max(len(solved), 1))
-    worst = [k for k in np.argsort(solved, kind="stable")[:FAILURES].tolist() if solved[k] < 1]
+    """The scenes that fewest seeds solved; where each seed has scenes of its own, the first that a seed failed."""
+    draws = [0] if result.draws is None else result.draws
+    runs = len(result.outcomes) if result.draws is None else 1
+    shares = [result.solved] if result.draws is None else [[float(s) for s in seed] for seed in result.outcomes]
+    ranked = sorted((share, k, draw) for draw, own in zip(draws, shares, strict=False) for k, share in enumerate(own))
     failures = []
-    for k in worst:
-        picture = scenes.start(result.world, result.split, scene_seeds[k], result.spurious)
-        if picture is not None:
-            runs = len(result.outcomes)
-            failures.append(Failure(k, round(solved[k] * runs), runs, picture))
+    for share, k, draw in ranked[:FAILURES]:
+        if share < 1:
+            place = layouts(result.world, result.split, k + 1, draw)[k]
+            picture = scenes.start(result.world, result.split, place, result.spurious)
+            if picture is not None:
+                failures.append(Failure(k, round(share * runs), runs, picture))
     return failures

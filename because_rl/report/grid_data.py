@@ -40,6 +40,8 @@ class Result:
     """one-step errors as stored in the cells; empty for methods without a world model"""
     cells: Sequence[Mapping[str, Any]]
     """the cells behind this result: key, seeds, config, code, seconds, provenance"""
+    draws: Sequence[int] | None = None
+    """by seed: its draw of data and scenes; None: all seeds have the same scenes"""
 
     @property
     def solved(self) -> list[float]:
@@ -105,7 +107,7 @@ class Grid:
     focus: str = "because"
     """the method that the others are compared with"""
     comparisons: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """other method -> result of `because compare` for the focus against it, with 'worse' beside 'significant'"""
+    """other method -> result of `because compare --two-sided` for the focus against it"""
     paper: Mapping[tuple[str, str], Rate] = field(default_factory=dict)
     """(method, task) -> the rate in the paper's tables"""
     oracle: Mapping[tuple[str, str], Rate] = field(default_factory=dict)

@@ -101,7 +101,7 @@ def _cards(grid: Grid) -> Html:
             cards.append(tag("li", tag("b", f"{percent(rate)}%"), tag("small", text)))
     pairs = sum(c["overall"]["tasks"] for c in grid.comparisons.values())
     if pairs:
-        for name, words in (("significant", "significantly better"), ("worse", "significantly worse")):
+        for name, words in (("better", "significantly better"), ("worse", "significantly worse")):
             n = sum(c["overall"][name] for c in grid.comparisons.values())
             text = f"pairs of a task and another method where {grid.focus} is {words} (Holm, .05)"
             cards.append(tag("li", tag("b", f"{n} of {pairs}"), tag("small", text)))
@@ -150,7 +150,7 @@ def _significance(grid: Grid) -> Html:
                 o["tasks"],
                 f"{100 * o['difference']:+.1f}",
                 o["higher"],
-                tag("td", tag("span", o["significant"], class_="up" if o["significant"] else None)),
+                tag("td", tag("span", o["better"], class_="up" if o["better"] else None)),
                 tag("td", tag("span", o["worse"], class_="down" if o["worse"] else None)),
                 f"{chance['value']:.2f} [{chance['low']:.2f}, {chance['high']:.2f}]",
             ]

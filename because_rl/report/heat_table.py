@@ -85,12 +85,10 @@ def _cell(grid: Grid, method: str, task: str, test: Any) -> Html:
             _none("–") if paper is None else _none(tag("small", f"paper {percent(paper.value)}", class_="from-paper"))
         )
     sign = None
-    if test and test["p_holm"] is not None:
-        if test["p_holm"] <= 0.05:
-            sign = tag("i", "▲", class_="up", title=f"{grid.focus} is better: p = {p_value(test['p_holm'])} (Holm)")
-        elif test["p_holm_worse"] <= 0.05:
-            title = f"{grid.focus} is worse: p = {p_value(test['p_holm_worse'])} (Holm)"
-            sign = tag("i", "▼", class_="down", title=title)
+    if test and test["p_holm"] is not None and test["p_holm"] <= 0.05:
+        mark, kind, word = ("▲", "up", "better") if test["difference"] > 0 else ("▼", "down", "worse")
+        title = f"{grid.focus} is {word}: p = {p_value(test['p_holm'])} (Holm)"
+        sign = tag("i", mark, class_=kind, title=title)
     return _rate(result.rate, paper, sign, method == grid.focus)
 
 

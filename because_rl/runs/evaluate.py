@@ -125,10 +125,11 @@ def evaluate_agents(
     spurious: int,
     processes: int,
     team: Team,
+    draws: Sequence[int],
 ) -> list[dict[str, Any]]:
-    """`evaluate_agent` for several agents of one world, which act side by side."""
+    """`evaluate_agent` for several agents of one world, which act side by side, each in its own draw of scenes."""
     world = records[0]["world"]
-    outcomes = evaluate_together(agents, world, split, episodes, spurious, processes=processes, team=team)
+    outcomes = evaluate_together(agents, world, split, episodes, spurious, processes=processes, team=team, draws=draws)
     return [_result(outcome, record, split, spurious) for outcome, record in zip(outcomes, records, strict=True)]
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid.grid import Grid, TrainAndEvaluate, jobs
+from because_rl.experiments.grid.compute import TrainAndEvaluate
+from because_rl.experiments.grid.grid import Grid, jobs
 from because_rl.experiments.grid.runner import Compute, Job, sweep
 from because_rl.provenance import provenance
 from because_rl.report.graph_figure import save

@@ -25,9 +25,10 @@ from because_rl.evaluation.rollout import (
     layouts,
     legal,
     roll,
+    roll_together,
     summarise,
 )
-from because_rl.rng import stream
+from because_rl.rng import child_seed, stream
 from because_rl.runs.oracle import oracle
 from because_rl.training.method import Controller
 
@@ -197,6 +198,20 @@ def test_agents_in_one_batch_of_worlds_do_what_each_does_alone():
         np.testing.assert_array_equal(outcome.steps, alone.steps)
         np.testing.assert_array_equal(outcome.actions[: len(alone.actions)], alone.actions)
         assert outcome.hidden.keys() == alone.hidden.keys()
+
+
+def test_each_agent_can_act_in_scenes_of_its_own():
+    agents = [OneSeed(), TwoSeeds()]
+    outcomes = evaluate_together(agents, "unlock", "O", 4, draws=[7, 8])
+    batch = make_batch("unlock", "O")
+    for agent, draw, outcome in zip(agents, (7, 8), outcomes, strict=True):
+        places = layouts("unlock", "O", 4, draw)
+        expected = roll_together([agent], "unlock", "O", [places], child_seed(0, "act", "unlock", "O"))[0]
+        np.testing.assert_array_equal(outcome.success, expected.success)
+        np.testing.assert_array_equal(outcome.actions[: len(expected.actions)], expected.actions)
+        batch.reset(places)
+        for name, values in outcome.hidden.items():
+            np.testing.assert_array_equal(values, batch.hidden()[name])
 
 
 def test_the_acting_seed_does_not_change_the_scenes():

@@ -49,7 +49,7 @@ def test_compare_by_hand():
     d = stats.ttest_1samp([1.0, -0.5, 0.5, 0.0], 0, alternative="greater").pvalue
     assert (y["p"], y["paired_p"], y["paired_p_holm"]) == (None, pytest.approx(d), pytest.approx(d))
     assert (result["only_a"], result["only_b"]) == (["z"], ["w"])
-    assert (result["overall"]["higher"], result["overall"]["significant"], result["overall"]["tasks"]) == (1, 1, 2)
+    assert (result["overall"]["higher"], result["overall"]["better"], result["overall"]["tasks"]) == (1, 1, 2)
     assert result["overall"]["probability_of_improvement"]["value"] == pytest.approx(0.75)
     both = compare({"x": a["x"], "v": a["x"]}, {"x": b["x"], "v": b["x"]}, "two-sided")
     assert both["rows"][0]["p_holm"] == pytest.approx(2 * both["rows"][0]["p"])

@@ -9,7 +9,7 @@ import pytest
 from because_rl.algorithms.registry import METHODS, make_method
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid import source
-from because_rl.experiments.grid.cells import join_jobs
+from because_rl.experiments.grid.cells import dataset_of, join_jobs
 from because_rl.experiments.grid.grid import choose, jobs, read_grid
 from because_rl.experiments.grid.source import code_version
 from tests.experiments.support import SMALL, SPEC, grid_jobs, keys
@@ -56,6 +56,8 @@ def test_the_address_holds_all_that_decides_a_result(monkeypatch):
         {"worlds": ["unlock-visual"]},
         {"splits": ["O-law"]},
         {"chunk": 10},
+        {"own_data": 7},
+        {"own_data": 0},  # the same datasets for seed 0, but other scenes
     ]
     key_sets = [keys(grid_jobs(**change)) for change in changes]
     monkeypatch.setattr("because_rl.experiments.grid.grid.code_version", lambda *arguments: "another")
@@ -123,6 +125,16 @@ def test_a_new_baseline_keeps_the_cells_of_other_methods(package):
     assert changed("training/stage.py") == changed("envs/lift/env.py") == set(methods)
 
 
+def test_each_seed_has_data_and_scenes_of_its_own():
+    own = grid_jobs(own_data=1000, seeds=[2, 0], policies=["random", "medium"], splits=["I", "O"])
+    heads = [head for job in own for head in job.cells.values()]
+    assert len(own) == 4
+    assert len(keys(own)) == len(heads) == 8
+    assert {(*h["seeds"], h["recipe"]["seed"], h["scenes_draw"]) for h in heads} == {(2, 1002, 1002), (0, 1000, 1000)}
+    assert [len(job.trainings) for job in join_jobs(own, 9)] == [4]  # one program for all
+    assert {dataset_of(head) for head in heads} == {"because/unlock-random-n20-v1", "because/unlock-medium-n20-v1"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -146,6 +158,8 @@ def test_a_new_baseline_keeps_the_cells_of_other_methods(package):
         ({"coverages": [2.0]}, "coverage 2.0"),
         ({"colour": "red"}, "no setting 'colour' in Grid"),
         ({"policies": []}, "empty side"),
+        ({"own_data": 1000, "dataset_seeds": [3]}, r"own_data=1000, dataset_seeds=\[3\]"),
+        ({"own_data": -1}, "own_data=-1"),
         ({"splits": []}, "empty side"),
     ],
 )

@@ -11,8 +11,8 @@ from because_rl.algorithms.registry import make_method
 from because_rl.datasets.collect import collect
 from because_rl.datasets.recipe import Recipe
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid import grid
-from because_rl.experiments.grid.grid import TrainAndEvaluate
+from because_rl.experiments.grid import compute
+from because_rl.experiments.grid.compute import TrainAndEvaluate
 from because_rl.experiments.grid.runner import StopSweep, cell_file, finished
 from because_rl.runs.evaluate import evaluate_run
 from because_rl.runs.folder import read_run
@@ -80,7 +80,7 @@ def test_a_full_disk_at_each_write_loses_nothing(tmp_path, monkeypatch, spec):
     disk = FullDisk(monkeypatch)
 
     def run(folder):
-        monkeypatch.setattr(grid, "TrainAndEvaluate", lambda *settings: SmallCompute(tmp_path / folder))
+        monkeypatch.setattr(compute, "TrainAndEvaluate", lambda *settings: SmallCompute(tmp_path / folder))
         return command("sweep", spec, "--workers", 0, "--root", tmp_path, "-o", tmp_path / folder)
 
     disk.space(None)
@@ -101,7 +101,7 @@ def test_a_full_disk_at_each_write_loses_nothing(tmp_path, monkeypatch, spec):
 
 def test_part_of_a_grid_leaves_the_table_of_all(tmp_path, monkeypatch, spec):
     folder = tmp_path / "r"
-    monkeypatch.setattr(grid, "TrainAndEvaluate", lambda *settings: SmallCompute(folder))
+    monkeypatch.setattr(compute, "TrainAndEvaluate", lambda *settings: SmallCompute(folder))
     spec.write_text(json.dumps(SPEC | {"methods": {"ccil": SMALL, "td3bc": SMALL}}))
     sweep = ("sweep", spec, "--workers", 0, "-o", folder)
     assert len(command(*sweep, "--json").json["rows"]) == 4
@@ -123,7 +123,7 @@ def test_exit_code_and_message_after_an_error(tmp_path, monkeypatch, spec, error
         def __call__(self, job, missing):
             raise error
 
-    monkeypatch.setattr(grid, "TrainAndEvaluate", lambda *settings: Ending(tmp_path / "r"))
+    monkeypatch.setattr(compute, "TrainAndEvaluate", lambda *settings: Ending(tmp_path / "r"))
     sweep = ("sweep", spec, "--workers", 0, "-o", tmp_path / "r")
     ended = command(*sweep)
     assert ended.code == code
@@ -195,7 +195,7 @@ def test_a_missing_simulator_stops_a_sweep_before_training(tmp_path, monkeypatch
     def train(*arguments, **settings):
         raise AssertionError("trained")
 
-    monkeypatch.setattr(grid, "check_simulator", missing)
+    monkeypatch.setattr(compute, "check_simulator", missing)
     monkeypatch.setattr("because_rl.runs.train.train", train)
     (job,) = grid_jobs()
     with pytest.raises(StopSweep, match="No minigrid"):
@@ -287,5 +287,5 @@ def test_what_a_killed_collection_left_beside_a_finished_dataset_goes(tmp_path):
     (place / f".{before[0]}.partial" / "chunk.npz").write_bytes(b"")
     for lock in ("lock", "wanted.lock"):
         (place / f".{before[0]}.{lock}").touch()
-    grid.ensure_dataset(recipe, tmp_path)
+    compute.ensure_dataset(recipe, tmp_path)
     assert sorted(path.name for path in place.iterdir()) == before

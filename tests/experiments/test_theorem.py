@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid.grid import TrainAndEvaluate
+from because_rl.experiments.grid.compute import TrainAndEvaluate
 from because_rl.experiments.grid.runner import sweep
 from because_rl.experiments.paper import theorem
 from because_rl.experiments.paper.bilinear_family import (

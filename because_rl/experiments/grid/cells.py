@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from because_rl.datasets.paths import current_id
+from because_rl.datasets.recipe import Recipe
 from because_rl.experiments.grid.grid import address
 from because_rl.experiments.grid.runner import Job, cell_file, read_cell
 
 NOT_COMPARED = ("label", "code", "source")
 """Fields of a cell that may differ between two versions of the source: a display name and hashes of the source."""
+
+
+def recipe_of(cell: Mapping[str, Any]) -> Recipe:
+    """The recipe of a cell's dataset."""
+    return Recipe(**{key: value for key, value in cell["recipe"].items() if key != "format"})
+
+
+def dataset_of(cell: Mapping[str, Any]) -> str:
+    """The id of a cell's dataset; where each training seed has a draw of its own, that of the draw with seed 0."""
+    return replace(recipe_of(cell), seed=0).id if "scenes_draw" in cell else str(cell["dataset"])
 
 
 def find_cells(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> dict[str, dict[str, Any]]:

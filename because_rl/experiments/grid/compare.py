@@ -11,7 +11,7 @@ import numpy as np
 from because_rl.datasets.paths import short_name
 from because_rl.errors import BecauseError
 from because_rl.experiments.formatting import csv_text
-from because_rl.experiments.grid.cells import find_cells
+from because_rl.experiments.grid.cells import dataset_of, find_cells
 from because_rl.experiments.grid.runner import Job, cell_file, read_cell
 from because_rl.io import read_json, write_json, write_text
 from because_rl.records import check_record, read_record
@@ -21,12 +21,16 @@ from because_rl.statistics import (
     iqm_interval,
     mean,
     paired_by_layout,
+    paired_t_test,
     probability_of_improvement,
     welch,
 )
 
 TABLE, SUBSET = "table.json", "table-subset.json"
-COLUMNS = ("method", "task", "dataset", "split", "episodes", "success", "low95", "high95", "steps", "seeds", "per_seed")
+COLUMNS = (
+    *("method", "task", "dataset", "split", "episodes"),
+    *("success", "low95", "high95", "worst", "steps", "seeds", "per_seed"),
+)
 
 
 # The table of a sweep ----------------------------------------------------------------------------------
@@ -41,8 +45,8 @@ def write_table(jobs: Sequence[Job], folder: Path, any_code: bool = False) -> tu
     """
     groups: dict[tuple[str, str, str], list[tuple[str, dict[str, Any]]]] = {}
     for _, cell in sorted(find_cells(jobs, folder, any_code).items()):
-        groups.setdefault((cell["label"], cell["dataset"], cell["split"]), []).append((cell["file"], cell))
-    rows = [_row(label, cells) for (label, _, _), cells in sorted(groups.items())]
+        groups.setdefault((cell["label"], dataset_of(cell), cell["split"]), []).append((cell["file"], cell))
+    rows = [_row(label, dataset, cells) for (label, dataset, _), cells in sorted(groups.items())]
     before = read_record(folder / TABLE, "table")["rows"] if (folder / TABLE).exists() else []
     path = folder / (SUBSET if _tasks(before) - _tasks(rows) else TABLE)
     write_json(path, {"rows": rows})
@@ -54,23 +58,27 @@ def _tasks(rows: Iterable[Mapping[str, Any]]) -> set[tuple[Any, Any]]:
     return {(row.get("method"), row.get("task")) for row in rows}
 
 
-def _row(label: str, cells: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+def _row(label: str, dataset: str, cells: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """One row of the table, from one cell or from several with different seeds."""
     first = cells[0][1]
+    draws = sorted((seed, cell["scenes_draw"]) for _, cell in cells if "scenes_draw" in cell for seed in cell["seeds"])
     runs = sorted((seed, rate) for _, cell in cells for seed, rate in zip(cell["seeds"], cell["per_seed"], strict=True))
     solved = [(cell["steps"], sum(cell["per_seed"])) for _, cell in cells if cell["steps"] is not None]
     success = mean([rate for _, rate in runs])
     return {
         "method": label,
-        "task": task_name(first["dataset"], first["split"]),
+        "task": task_name(dataset, first["split"]),
         "world": first["recipe"]["world"],
         "policy": first["recipe"]["behaviour"],
-        **{name: first[name] for name in ("dataset", "split", "spurious", "episodes")},
+        "dataset": dataset,
+        **{name: first[name] for name in ("split", "spurious", "episodes")},
         "seeds": [seed for seed, _ in runs],
         "per_seed": [rate for _, rate in runs],
+        **({"draws": [draw for _, draw in draws]} if draws else {}),
         "success": success.value,
         "low95": max(success.low, 0.0),
         "high95": min(success.high, 1.0),
+        "worst": min(rate for _, rate in runs),
         "steps": sum(steps * n for steps, n in solved) / sum(n for _, n in solved) if solved else None,
         "cells": [key for key, _ in cells],
     }
@@ -96,6 +104,8 @@ class Runs(NamedTuple):
     """success rate of each seed"""
     outcomes: Sequence[str] | None = None
     """per seed a string with '1' (solved) or '0' for each scene; the scenes are the same for all methods"""
+    draws: Sequence[int] | None = None
+    """per seed its draw of data and scenes; None: all seeds have the same scenes"""
 
 
 def compare(
@@ -103,9 +113,10 @@ def compare(
 ) -> dict[str, Any]:
     """Is `a` better than `b` on each task that both have, and over all of them?
 
-    Per task: Welch's t-test over seeds and, where outcomes are known, a paired t-test over scenes, each with Holm's
-    adjustment over the tasks. Over all tasks: interquartile means and the probability of improvement, with bootstrap
-    intervals drawn with `seed`.
+    Per task: Welch's t-test over seeds and a paired t-test, each with Holm's adjustment over the tasks. What is paired:
+    where each seed has data and scenes of its own, the means of a seed's scenes, so that scenes of the same draw count
+    as one cluster; else the scenes, where outcomes are known. Over all tasks: interquartile means and the probability
+    of improvement, with bootstrap intervals drawn with `seed`.
 
     Args:
         a: runs of one side by task name.
@@ -138,7 +149,8 @@ def compare(
             "probability_of_improvement": probability_of_improvement(first, second, seed)._asdict(),
             "tasks": len(tasks),
             "higher": sum(row["difference"] > 0 for row in rows),
-            "significant": sum((row["p_holm"] if row["p_holm"] is not None else 1) <= 0.05 for row in rows),
+            "better": sum(_significant(row) and row["difference"] > 0 for row in rows),
+            "worse": sum(_significant(row) and row["difference"] < 0 for row in rows),
         },
         "only_a": sorted(set(a) - set(b)),
         "only_b": sorted(set(b) - set(a)),
@@ -154,10 +166,20 @@ def _compare_task(task: str, a: Runs, b: Runs, alternative: Alternative) -> dict
     if min(row["seeds"]) > 1:
         over_seeds = welch(a.per_seed, b.per_seed, alternative)
         row |= {"low95": over_seeds.low, "high95": over_seeds.high, "p": over_seeds.p}
-    if a.outcomes and b.outcomes and min(len(a.outcomes[0]), len(b.outcomes[0])) > 1:
+    if a.draws and b.draws:
+        common = sorted(set(a.draws) & set(b.draws))
+        if len(common) > 1:
+            of_a, of_b = (dict(zip(runs.draws or (), runs.per_seed, strict=True)) for runs in (a, b))
+            of_draws = paired_t_test([of_a[d] for d in common], [of_b[d] for d in common], alternative)
+            row |= {"paired_low95": of_draws.low, "paired_high95": of_draws.high, "paired_p": of_draws.p}
+    elif a.outcomes and b.outcomes and min(len(a.outcomes[0]), len(b.outcomes[0])) > 1:
         over_scenes = paired_by_layout(_solved(a.outcomes), _solved(b.outcomes), alternative)
         row |= {"paired_low95": over_scenes.low, "paired_high95": over_scenes.high, "paired_p": over_scenes.p}
     return row
+
+
+def _significant(row: Mapping[str, Any]) -> bool:
+    return row["p_holm"] is not None and row["p_holm"] <= 0.05
 
 
 def _solved(outcomes: Sequence[str]) -> np.ndarray:
@@ -188,7 +210,7 @@ def read_results(source: str | Path) -> dict[str, Runs]:
         name = f"{task} ({row.get('method', '')})" if len(methods) > 1 else task
         if name in by_task:
             raise BecauseError(f"{path} has {name} twice.", need="each task once.", fix="remove one of the two.")
-        by_task[name] = Runs(*_checked(row, name, path))
+        by_task[name] = Runs(*_checked(row, name, path), row.get("draws"))
     return by_task
 
 

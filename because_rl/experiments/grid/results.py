@@ -9,11 +9,12 @@ from typing import Any
 from because_rl.datasets.paths import current_id
 from because_rl.envs.tasks import SPLITS
 from because_rl.errors import BecauseError
+from because_rl.experiments.grid.cells import dataset_of
 from because_rl.experiments.grid.compare import TABLE, Runs, compare, task_name
 from because_rl.experiments.grid.runner import cell_file, read_cell
 from because_rl.records import check_record, read_record
 from because_rl.report.grid_data import Grid, Rate, Result
-from because_rl.statistics import holm, mean, welch
+from because_rl.statistics import mean
 
 
 def read_grid_results(folder: Path) -> tuple[list[Result], int]:
@@ -35,7 +36,7 @@ def read_grid_results(folder: Path) -> tuple[list[Result], int]:
     rest = [cell for cell in rest if "measure" not in cell]  # the others belong to the paper's figures
     unused = 0
     for cell in sorted(rest, key=lambda cell: cell["provenance"]["when"], reverse=True):
-        key = cell["label"], task_name(cell["dataset"], cell["split"])
+        key = cell["label"], task_name(dataset_of(cell), cell["split"])
         seeds = {seed for other in groups.get(key, ()) for seed in other["seeds"]}
         if key in in_table or seeds & set(cell["seeds"]):
             unused += 1
@@ -65,37 +66,32 @@ def _result(method: str, task: str, cells: list[dict[str, Any]]) -> Result:
         first["recipe"]["world"],
         first["split"],
         first["recipe"]["behaviour"],
-        current_id(first["dataset"]),
+        current_id(dataset_of(first)),
         first["spurious"],
         Rate(value, max(low, 0.0), min(high, 1.0)),
         per_seed,
         [seed for cell in cells for seed in cell.get("outcomes", ())],
         [cell["one_step"] for cell in cells if "one_step" in cell],
         cells,
+        [cell["scenes_draw"] for cell in cells if "scenes_draw" in cell] or None,
     )
 
 
 def comparisons(grid: Grid, advance: Callable[[], None]) -> dict[str, dict[str, Any]]:
     """The method in focus against every other method, on the main splits: method -> result of `compare`.
 
-    Each result also gets 'worse', the number of tasks on which the other method is significantly better. `advance` is
-    called once for each method of the grid.
+    Tests are two-sided, since the other method may be the better one. `advance` is called once for each method.
     """
     by_method: dict[str, dict[str, Any]] = {}
     focus = _runs(grid, grid.focus)
     for method in grid.methods:
         other = _runs(grid, method)
         if method != grid.focus and set(focus) & set(other):
-            result = by_method[method] = compare(focus, other)
-            tested = [row for row in result["rows"] if row["p"] is not None]
-            worse = holm([welch(focus[r["task"]].per_seed, other[r["task"]].per_seed, "less").p for r in tested])
-            for row, p in zip(tested, worse, strict=True):
-                row["p_holm_worse"] = p
-            result["overall"]["worse"] = sum(p <= 0.05 for p in worse)
+            by_method[method] = compare(focus, other, "two-sided")
         advance()
     return by_method
 
 
 def _runs(grid: Grid, method: str) -> dict[str, Runs]:
     results = [r for r in grid.results if r.method == method and r.split in SPLITS]
-    return {r.task: Runs(r.per_seed, r.outcomes or None) for r in results}
+    return {r.task: Runs(r.per_seed, r.outcomes or None, r.draws) for r in results}

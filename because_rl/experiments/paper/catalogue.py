@@ -8,7 +8,7 @@ from typing import Any
 
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.cells import find_cells, join_jobs, missing_jobs
-from because_rl.experiments.grid.grid import TrainAndEvaluate
+from because_rl.experiments.grid.compute import TrainAndEvaluate
 from because_rl.experiments.grid.runner import Report, failures, sweep
 from because_rl.experiments.paper.energy_maps import FIG_ENERGY
 from because_rl.experiments.paper.energy_training import FIG_EBM

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from because_rl.errors import BecauseError
 from because_rl.experiments.formatting import csv_text
+from because_rl.experiments.grid.cells import dataset_of
 from because_rl.experiments.grid.compare import Runs
 from because_rl.experiments.grid.grid import address
 from because_rl.experiments.grid.grid import jobs as grid_jobs
@@ -112,7 +114,7 @@ def merge_jobs(*lists: Iterable[Job]) -> list[Job]:
 
 
 class Row(NamedTuple):
-    """The success of one method on one dataset and split, all its seeds."""
+    """The success of one method on one dataset, or one draw of it for each seed, and split; all its seeds."""
 
     label: str
     recipe: Mapping[str, Any]
@@ -130,22 +132,44 @@ class Row(NamedTuple):
 def success_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     """One row for each label, dataset and split; other measures are left out.
 
-    Several cells with different seeds may make up one row.
+    Several cells with different seeds may make up one row, also seeds that have a draw of the dataset each.
     """
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for cell in cells.values():
         if "measure" not in cell:
-            groups.setdefault((cell["label"], cell["dataset"], cell["split"]), []).append(cell)
+            groups.setdefault((cell["label"], dataset_of(cell), cell["split"]), []).append(cell)
     rows = []
     for (label, _, split), group in groups.items():
         runs = sorted(
-            (seed, rate, solved)
+            (seed, rate, solved, cell.get("scenes_draw"))
             for cell in group
             for seed, rate, solved in zip(cell["seeds"], cell["per_seed"], cell["outcomes"], strict=True)
         )
-        seeds, rates, outcomes = (list(column) for column in zip(*runs, strict=True))
-        rows.append(Row(label, group[0]["recipe"], split, seeds, Runs(rates, outcomes), mean(rates)))
+        seeds, rates, outcomes, draws = (list(column) for column in zip(*runs, strict=True))
+        own = Runs(rates, outcomes, None if None in draws else draws)
+        rows.append(Row(label, group[0]["recipe"], split, seeds, own, mean(rates)))
     return rows
+
+
+def check_same_data(cells: Mapping[str, Mapping[str, Any]], draft: bool) -> list[str]:
+    """Compare the hashes of the data: cells of one dataset must have learned from the same rows.
+
+    Raises an error where they did not; for a draft, which may mix versions of the source, returns a note on each
+    dataset instead.
+    """
+    hashes: dict[str, dict[str, str]] = {}
+    for key, cell in cells.items():
+        if "data_sha256" in cell:
+            hashes.setdefault(cell["dataset"], {}).setdefault(cell["data_sha256"], key)
+    mixed = {dataset: sorted(keys.values()) for dataset, keys in hashes.items() if len(keys) > 1}
+    if mixed and not draft:
+        dataset, keys = next(iter(mixed.items()))
+        raise BecauseError(
+            f"Results of {dataset} are from {len(keys)} versions of it: {', '.join(keys)}.",
+            need="one dataset behind all of its results.",
+            fix="remove the cells of the older version, and run the same command again.",
+        )
+    return [f"Results of {dataset} are from {len(keys)} versions of it." for dataset, keys in mixed.items()]
 
 
 # Files ------------------------------------------------------------------------------------------------
@@ -164,8 +188,12 @@ def write_experiment(
     missing = sorted(set(heads) - set(cells))
     other = sum(cells[key].get("code") != head.get("code") for key, head in heads.items() if key in cells)
     notes = [f"{len(missing)} of {len(missing) + len(cells)} results are missing."] if missing else []
-    notes += [f"{other} results were computed by another version of the source."] if other else []
-    text = "\n".join([f"# {experiment.title}", "", product.text.strip(), *(f"\n{note}" for note in notes), ""])
+    title = experiment.title
+    if other:
+        title += " (draft)"
+        notes.append(f"A draft: {other} results were computed by other versions of the source.")
+    notes += check_same_data(cells, draft=bool(other))
+    text = "\n".join([f"# {title}", "", product.text.strip(), *(f"\n{note}" for note in notes), ""])
     folder = folder / name if product.tables else folder
     files = [folder / f"{name}.csv", folder / f"{name}.md", *(folder / f"{table}.csv" for table in product.tables)]
     for file, rows in zip((files[0], *files[2:]), (product.rows, *product.tables.values()), strict=True):
@@ -175,7 +203,7 @@ def write_experiment(
         for suffix in (".svg", ".png"):
             files.append(folder / f"{name}{suffix}")
             save(product.figure, files[-1])
-    record = {"name": name, "title": experiment.title, "cells": sorted(cells), "missing": missing}
+    record = {"name": name, "title": title, "cells": sorted(cells), "missing": missing}
     write_json(folder / f"{name}.json", record | {"provenance": provenance(**_plain(scale))})
     return {"name": name, "cells": len(cells), "missing": len(missing), "files": [str(file) for file in files]}
 

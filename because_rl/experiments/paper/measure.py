@@ -17,7 +17,8 @@ import numpy as np
 
 from because_rl.datasets.load import load
 from because_rl.errors import BecauseError
-from because_rl.experiments.grid.grid import TrainAndEvaluate, check_source, ensure_dataset, recipe_of
+from because_rl.experiments.grid.cells import recipe_of
+from because_rl.experiments.grid.compute import TrainAndEvaluate, check_source, ensure_dataset
 from because_rl.experiments.grid.runner import Job, cell_file
 from because_rl.provenance import provenance
 from because_rl.runs.compilation import use_compilation_cache

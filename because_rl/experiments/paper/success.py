@@ -13,10 +13,11 @@ from because_rl.envs.tasks import BEHAVIOURS, SPLITS
 from because_rl.experiments.formatting import METHOD_NAMES, markdown_table, method_name, p_value, percent
 from because_rl.experiments.grid.compare import Runs, compare
 from because_rl.experiments.grid.runner import Job
+from because_rl.experiments.paper.environments import TABLE_ORACLE
 from because_rl.experiments.paper.experiment import Experiment, Product, success_rows, trainings
 from because_rl.experiments.paper.numbers import paper_numbers, paper_success
 from because_rl.experiments.paper.scale import Scale
-from because_rl.statistics import Alternative, Estimate, holm, mean
+from because_rl.statistics import Estimate, holm, mean
 
 FOCUS = "because"
 BASELINES = tuple(METHOD_NAMES)[: tuple(METHOD_NAMES).index(FOCUS)]
@@ -27,18 +28,19 @@ TASKS = tuple(
 OVERALL = tuple(f"Overall-{split}" for split in SPLITS)
 OVERALL_NOTE = " Overall rows are means over the available tasks (their number in brackets where it is not nine)."
 LEVEL = 0.05
-SIDES: dict[str, Alternative] = {"p": "greater", "p_worse": "less"}
 
 
 def _overall_jobs(scale: Scale) -> list[Job]:
-    """The paper's columns, then the methods that are registered beyond them."""
+    """The paper's columns, then the methods that are registered beyond them, and the oracle planner."""
     from because_rl.algorithms.registry import METHODS
 
-    return trainings(scale, tuple(dict.fromkeys([*BASELINES, FOCUS, *(m for m in METHODS if m not in ABLATIONS)])))
+    methods = dict.fromkeys([*BASELINES, FOCUS, *(m for m in METHODS if m not in ABLATIONS)])
+    return trainings(scale, tuple(methods)) + TABLE_ORACLE.jobs(scale)
 
 
 def _overall(scale: Scale, jobs: list[Job], cells: Mapping[str, Any]) -> Product:
-    return success_product("overall", read_scores(cells), BASELINES)
+    oracle = {(c["world"], c["split"]): c["row"]["success"] for c in cells.values() if c.get("measure") == "oracle"}
+    return success_product("overall", read_scores(cells), BASELINES, oracle)
 
 
 def _ablation_jobs(scale: Scale) -> list[Job]:
@@ -60,17 +62,25 @@ Scores = dict[str, dict[str, Runs]]
 
 
 class Pair(NamedTuple):
-    """BECAUSE against another method on a task: one-sided p-values, over seeds (Welch) and over scenes (paired)."""
+    """BECAUSE against another method on a task: two-sided p-values, of Welch's test over seeds and of the paired test
+    of `compare`, each also with Holm's adjustment."""
 
+    difference: float
     p: float | None
     p_holm: float | None
-    p_worse: float | None
-    p_worse_holm: float | None
-    p_scenes: float | None
+    p_paired: float | None
+    p_paired_holm: float | None
 
 
-def success_product(which: str, scores: Scores, rivals: Sequence[str]) -> Product:
-    """The table 'overall', 'ablation' or 'visual'; `rivals` are those that the paper compares BECAUSE with in it."""
+def success_product(
+    which: str, scores: Scores, rivals: Sequence[str], oracle: Mapping[tuple[str, str], float] | None = None
+) -> Product:
+    """The table 'overall', 'ablation' or 'visual'.
+
+    Args:
+        rivals: those that the paper compares BECAUSE with in it.
+        oracle: (world, split) -> success of the oracle planner.
+    """
     order = [m for m in METHOD_NAMES if m in scores] + [m for m in scores if m not in METHOD_NAMES]
     if which == "ablation":
         order.sort(key=lambda method: method != FOCUS)  # first, as in the paper
@@ -84,10 +94,17 @@ def success_product(which: str, scores: Scores, rivals: Sequence[str]) -> Produc
         + (OVERALL_NOTE if any(task in OVERALL for task in tasks) else ""),
         markdown_table([_success_row(task, order, scores) for task in tasks]),
         "## Is BECAUSE better?",
-        "One-sided Welch t-test over seeds, p of BECAUSE > the other; * at most .05, ** also with Holm's adjustment "
-        "over all pairs of the table. † p of BECAUSE < the other is at most .05: the other wins.",
+        "p of the two-sided Welch t-test over seeds; * at most .05 and BECAUSE is better, ** also with Holm's "
+        "adjustment over all pairs of the table; † and ‡ the same where the other is better.",
         markdown_table([_pair_row(task, others, pairs) for task in tasks]),
         _verdict(which, pairs, family),
+        "## The least of the seeds",
+        _least_note(scores),
+        markdown_table([_least_row(task, order, scores, oracle or {}) for task in tasks if task in TASKS]),
+        "## All tasks together",
+        "Interquartile mean over the runs of all common tasks, and the probability that a run of BECAUSE beats one of "
+        "the other on the same task, each with a 95% stratified bootstrap interval.",
+        markdown_table(_together_rows(others, scores)),
         "## Beside the paper",
         f"Ours / the paper's. {paper_numbers()['credit']} {_misprints(which)}".strip(),
         markdown_table([_beside_row(which, task, order, scores) for task in tasks]),
@@ -106,7 +123,8 @@ def read_scores(cells: Mapping[str, Any]) -> Scores:
         if row.task in TASKS:
             before = scores.setdefault(row.label, {}).get(row.task, Runs([], []))
             joined = [*(before.outcomes or []), *(row.runs.outcomes or [])]
-            scores[row.label][row.task] = Runs([*before.per_seed, *row.runs.per_seed], joined or None)
+            runs = Runs([*before.per_seed, *row.runs.per_seed], joined or None, row.runs.draws)
+            scores[row.label][row.task] = runs
     for by_task in scores.values():
         for split, name in zip(SPLITS, OVERALL, strict=True):
             rates = [runs.per_seed for task, runs in by_task.items() if task.split("-")[1] == split]
@@ -123,15 +141,14 @@ def compare_pairs(focus: Mapping[str, Runs], others: Mapping[str, Mapping[str, R
     entries: dict[tuple[str, str], dict[str, Any]] = {}
     for method, other in others.items():
         common = [task for task in focus if task in other and _same_tasks(task, focus, other)]
-        for side, alternative in SIDES.items():
-            a, b = ({task: runs[task] for task in common} for runs in (focus, other))
-            for row in compare(a, b, alternative)["rows"] if common else ():
-                entry = entries.setdefault((method, row["task"]), dict.fromkeys(Pair._fields))
-                entry |= {side: row["p"]} | ({"p_scenes": row["paired_p"]} if side == "p" else {})
-    for side in SIDES:
-        tested = [entry for (_, task), entry in entries.items() if task in TASKS and entry[side] is not None]
-        for entry, adjusted in zip(tested, holm([entry[side] for entry in tested]), strict=True):
-            entry[f"{side}_holm"] = adjusted
+        a, b = ({task: runs[task] for task in common} for runs in (focus, other))
+        for row in compare(a, b, "two-sided")["rows"] if common else ():
+            tests = {"difference": row["difference"], "p": row["p"], "p_paired": row["paired_p"]}
+            entries[method, row["task"]] = dict.fromkeys(Pair._fields) | tests
+    for test in ("p", "p_paired"):
+        tested = [entry for (_, task), entry in entries.items() if task in TASKS and entry[test] is not None]
+        for entry, adjusted in zip(tested, holm([entry[test] for entry in tested]), strict=True):
+            entry[f"{test}_holm"] = adjusted
     return {key: Pair(**entry) for key, entry in entries.items()}
 
 
@@ -173,9 +190,10 @@ def _pair_row(task: str, others: Sequence[str], pairs: Mapping[tuple[str, str], 
 
 
 def _marks(pair: Pair) -> str:
-    if _significant(pair.p_worse):
-        return " †"
-    return " **" if _significant(pair.p_holm) else " *" if _significant(pair.p) else ""
+    if not _significant(pair.p):
+        return ""
+    plain, adjusted = ("*", "**") if pair.difference > 0 else ("†", "‡")
+    return f" {adjusted if _significant(pair.p_holm) else plain}"
 
 
 def _significant(p: float | None) -> bool:
@@ -185,17 +203,52 @@ def _significant(p: float | None) -> bool:
 def _verdict(which: str, pairs: Mapping[tuple[str, str], Pair], family: Mapping[str, Any]) -> str:
     """How many of the pairs that the paper compares too are significant."""
     tested = [pair for (m, task), pair in pairs.items() if m in family and task in TASKS and pair.p is not None]
-    better, better_holm, worse, worse_holm = (
-        sum(_significant(getattr(pair, name)) for pair in tested) for name in ("p", "p_holm", "p_worse", "p_worse_holm")
-    )
+
+    def count(sign: int, test: str) -> int:
+        return sum(_significant(getattr(pair, test)) and sign * pair.difference > 0 for pair in tested)
+
     ours = (
-        f"BECAUSE is significantly better in {better} of {len(tested)} pairs ({better_holm} with Holm's adjustment), "
-        f"significantly worse in {worse} ({worse_holm})."
+        f"BECAUSE is significantly better in {count(1, 'p')} of {len(tested)} pairs ({count(1, 'p_holm')} with Holm's "
+        f"adjustment), significantly worse in {count(-1, 'p')} ({count(-1, 'p_holm')}); by the paired test better in "
+        f"{count(1, 'p_paired')} ({count(1, 'p_paired_holm')}), worse in {count(-1, 'p_paired')} "
+        f"({count(-1, 'p_paired_holm')})."
     )
     if which not in paper_numbers()["significant"]:
         return ours
     paper_better, paper_pairs = paper_numbers()["significant"][which]
     return f"{ours} The paper: better in {paper_better} of {paper_pairs}."
+
+
+def _least_note(scores: Scores) -> str:
+    own = any(runs.draws for by_task in scores.values() for runs in by_task.values())
+    what = "which has a dataset, a graph and scenes of its own" if own else "in the same scenes"
+    return f"Success in percent of the worst seed, {what}, and of the oracle planner, whose model is the simulator."
+
+
+def _least_row(
+    task: str, order: Sequence[str], scores: Scores, oracle: Mapping[tuple[str, str], float]
+) -> dict[str, str]:
+    world, split, _ = task.split("-")
+    least = {method_name(m): f"{100 * min(scores[m][task].per_seed):.0f}" for m in order if task in scores[m]}
+    ceiling = f"{100 * oracle[world, split]:.0f}" if (world, split) in oracle else "-"
+    return {"task": task, "oracle planner": ceiling} | {method_name(m): "-" for m in order} | least
+
+
+def _together_rows(others: Sequence[str], scores: Scores) -> list[dict[str, str]]:
+    rows = []
+    for method in others if FOCUS in scores else ():
+        focus, other = ({t: runs for t, runs in scores[m].items() if t in TASKS} for m in (FOCUS, method))
+        if set(focus) & set(other):
+            overall = compare(focus, other, "two-sided")["overall"]
+            row = {"against": method_name(method), "tasks": str(overall["tasks"])}
+            row |= {"IQM of BECAUSE": _interval(overall["iqm_a"]), "of the other": _interval(overall["iqm_b"])}
+            chance = overall["probability_of_improvement"]
+            rows.append(row | {"P(BECAUSE is better)": "{value:.2f} [{low:.2f}, {high:.2f}]".format(**chance)})
+    return rows
+
+
+def _interval(estimate: Mapping[str, float]) -> str:
+    return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * estimate[name] for name in ("value", "low", "high")))
 
 
 def _beside_row(which: str, task: str, order: Sequence[str], scores: Scores) -> dict[str, str]:
@@ -237,6 +290,7 @@ def _rows(
             theirs, pair = paper_success(which, m, task), pairs.get((m, task))
             row = {"task": task, "method": m, "success": success.value, "low95": max(success.low, 0.0)}
             row |= {"high95": min(success.high, 1.0), "seeds": len(scores[m][task].per_seed)}
+            row["worst"] = min(scores[m][task].per_seed)
             row |= {f"because_{name}": value for name, value in (pair._asdict() if pair else {}).items()}
             rows.append(
                 row | {"paper_percent": theirs.mean if theirs else "", "paper_half": theirs.half if theirs else ""}

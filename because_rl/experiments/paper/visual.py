@@ -27,7 +27,7 @@ def _jobs(scale: Scale) -> list[Job]:
         return []
     jobs = []
     for draw in scale.visual_draws:
-        axes = {"worlds": ("unlock-visual",), "dataset_seeds": (draw,), "seeds": scale.visual_seeds}
+        axes = {"worlds": ("unlock-visual",), "dataset_seeds": (draw,), "own_data": None, "seeds": scale.visual_seeds}
         focus = trainings(scale, (FOCUS,), **axes)
         jobs += merge_jobs(focus, add_measure(focus, "recovery", RECOVERY_MODULES, scenes=SCENES))
         jobs += trainings(scale, (*RIVALS, *BEYOND), **axes)

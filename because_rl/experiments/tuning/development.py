@@ -54,7 +54,8 @@ def develop_together(
 ) -> list[dict[str, Any]]:
     """`develop` for several agents, which act side by side."""
     places, seed = scenes(world, episodes, split), child_seed(0, "dev act", world)
-    outcomes = roll_together(agents, world, split, places, seed, spurious, processes=processes, team=team)
+    same = [places] * len(agents)
+    outcomes = roll_together(agents, world, split, same, seed, spurious, processes=processes, team=team)
     return [summarise(outcome) | {"outcomes": outcome_strings(outcome.success)} for outcome in outcomes]
 
 

@@ -19,7 +19,8 @@ from because_rl.datasets.recipe import Recipe
 from because_rl.envs.tasks import BEHAVIOURS, SPLITS, check_world
 from because_rl.errors import BecauseError
 from because_rl.experiments.grid.cells import join_jobs, missing_jobs
-from because_rl.experiments.grid.grid import Grid, TrainAndEvaluate, address
+from because_rl.experiments.grid.compute import TrainAndEvaluate
+from because_rl.experiments.grid.grid import Grid, address
 from because_rl.experiments.grid.grid import jobs as grid_jobs
 from because_rl.experiments.grid.runner import Job, failures, sweep
 from because_rl.experiments.paper.experiment import source_hash
@@ -28,7 +29,7 @@ from because_rl.experiments.tuning.development import DATASET_SEEDS, develop_tog
 from because_rl.experiments.tuning.trials import CHANGES, TRIALS, trials
 
 if TYPE_CHECKING:
-    from because_rl.experiments.grid.grid import Trained
+    from because_rl.experiments.grid.compute import Trained
     from because_rl.training.side_by_side import Team
 
 MEASURE = "development"
@@ -170,7 +171,7 @@ class Develop(TrainAndEvaluate):
     """Computes the cells of a tuning round: those of a sweep, on development scenes and held-out data."""
 
     def success(
-        self, runs: Sequence[Trained], split: str, episodes: int, spurious: int, team: Team
+        self, runs: Sequence[Trained], split: str, episodes: int, spurious: int, team: Team, draws: Sequence[int]
     ) -> list[dict[str, Any]]:
         agents, world = [run.agent for run in runs], runs[0].record["world"]
         return develop_together(agents, world, episodes, spurious, self.processes, split, team)
