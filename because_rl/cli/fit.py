@@ -110,6 +110,10 @@ def fit(
     goal: Annotated[
         list[float] | None, typer.Option(help="One goal for all episodes, a number per goal column; repeatable.")
     ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(help="A limit that no reward buys off: 'temp<=80'; of levels 'mode!=2'. Repeatable."),
+    ] = None,
     seeds: Annotated[int, typer.Option(max=MAX_SEEDS, help="Train the seeds 0, 1, ... as one program.")] = 3,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of BECAUSE: 'world_steps=3000'; repeatable.")
@@ -141,6 +145,7 @@ def fit(
             columns=Columns(split_names(state), split_names(action), (), episode, time, reward, missing),
             force=parse_edges(force),
             forbid=parse_edges(forbid),
+            constraints=constraint or (),
         )
     if not as_json:
         if result["graph"] is not None:
