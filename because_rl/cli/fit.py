@@ -114,6 +114,10 @@ def fit(
     goal: Annotated[
         list[float] | None, typer.Option(help="One goal for all episodes, a number per goal column; repeatable.")
     ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(help="A limit that no reward buys off: 'temp<=80'; of levels 'mode!=2'. Repeatable."),
+    ] = None,
     seeds: Annotated[int, typer.Option(max=MAX_SEEDS, help="Train the seeds 0, 1, ... as one program.")] = 3,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of BECAUSE: 'world_steps=3000'; repeatable.")
@@ -147,6 +151,7 @@ def fit(
             sample_rows=sample_rows,
             force=parse_edges(force),
             forbid=parse_edges(forbid),
+            constraints=constraint or (),
         )
     if not as_json:
         if result["graph"] is not None:

@@ -24,12 +24,15 @@ from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.io import new_folder, write_json
 
+MOST_CODES = 100
+"""Logged combinations of discrete action factors that are numbered at most: each is a class of the policy."""
+
 
 def add_action_codes(log: Log, factors: FactorSpec) -> FactorSpec:
     """The spec, with `codes` added where actions are discrete and it has none.
 
     Numbers get one-hot codes. Columns of discrete factors, of which one at least is categorical, get the combinations
-    that were logged.
+    that were logged, unless these are more than `MOST_CODES`: then each factor is planned as one beside others.
     """
     if factors.codes is not None:
         return factors
@@ -40,7 +43,8 @@ def add_action_codes(log: Log, factors: FactorSpec) -> FactorSpec:
         return factors
     if any(factor.invalid(rows[:, factor.slice]).any() for factor in factors.action):
         return factors  # `prepare_log` says where
-    return replace(factors, codes=tuple(tuple(row) for row in np.unique(rows, axis=0).astype(float).tolist()))
+    combinations = np.unique(rows, axis=0).astype(float).tolist()
+    return replace(factors, codes=tuple(map(tuple, combinations))) if len(combinations) <= MOST_CODES else factors
 
 
 def add_outcomes(

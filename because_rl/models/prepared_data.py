@@ -113,15 +113,19 @@ class ActionStatistics(NamedTuple):
     mean: Array
     scale: Array
     coin: Array
-    """1 where a column only ever took two values, `low` and `high`: a Bernoulli column"""
+    """1 where a column only ever took two values, `low` and `high`: a Bernoulli column; 2 where it is a level of a
+    categorical factor; else 0"""
     low: Array
     high: Array
 
 
-def action_statistics(action: np.ndarray) -> ActionStatistics:
-    """Statistics of (n, columns) logged actions."""
+def action_statistics(action: np.ndarray, factors: FactorSpec | None = None) -> ActionStatistics:
+    """Statistics of (n, columns) logged actions; without `factors` none of them is categorical."""
     low, high = action.min(0), action.max(0)
-    coin = np.array([len(np.unique(column)) == 2 for column in action.T])
+    coin = np.array([len(np.unique(column)) == 2 for column in action.T], np.float32)
+    for factor in () if factors is None or factors.codes is not None else factors.action:
+        if factor.type == "categorical":
+            coin[factor.slice] = 2
     scale = np.where(coin, 1.0, np.maximum(action.std(0), 1e-3))
     return ActionStatistics(*(jnp.asarray(a, jnp.float32) for a in (action.mean(0), scale, coin, low, high)))
 
@@ -163,7 +167,7 @@ def summarise(data: Transitions, rows: np.ndarray | None = None) -> Summary:
     keep = np.ones(len(data), bool) if rows is None else rows
     layout = Layout(data.factors)
     stats = statistics(layout, data.state[keep], data.action[keep], data.next_state[keep])
-    return Summary(layout, data.horizon, stats, action_statistics(data.action[keep]))
+    return Summary(layout, data.horizon, stats, action_statistics(data.action[keep], data.factors))
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def no_policy_reason(factors: FactorSpec) -> str:
     """Why no policy can be planned with these factors; empty where one can."""
     if not factors.goal and not factors.outcomes:
         return "the factors name no goal, and no rewards are logged"
-    if factors.codes is None and (categorical := [f.name for f in factors.action if f.type == "categorical"]):
-        return f"action {categorical[0]!r} is categorical and the factor spec has no 'codes'"
+    if factors.codes is None and (optional := [f.name for f in factors.action if f.optional]):
+        return f"action {optional[0]!r} is optional and the factor spec has no 'codes'"
     return ""
 
 
@@ -204,10 +204,11 @@ def _persistence(prepared: PreparedData, behaviour: BehaviourPolicy, gate: Array
 
 def goal_ancestors(layout: Layout, mask: np.ndarray) -> np.ndarray:
     """(state columns,) 1 for the state factors from which a path in the mask leads to the goal, or without one to the
-    reward or an end, else 0."""
+    reward or an end, or to what a constraint is on, else 0."""
     names = [f.name for f in layout.factors.state]
     outcomes = {f.name for f in layout.factors.outcomes}
     ancestors = {goal.factor for goal in layout.factors.goal} or outcomes or set(names)
+    ancestors |= {constraint.factor for constraint in layout.factors.constraints} & set(names)
     while True:
         parents = {
             name

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import load_agent, make_method
+from because_rl.constraints import Constraint, parse_constraints
 from because_rl.datasets.columns import Columns
 from because_rl.datasets.large_log import SAMPLE_ROWS
 from because_rl.datasets.load import load
@@ -34,6 +35,7 @@ from because_rl.discovery.mask import CausalMask, check_edges
 from because_rl.errors import BecauseError
 from because_rl.evaluation.coverage import thin_contexts
 from because_rl.evaluation.held_out import held_out_accuracy, imagined_steps
+from because_rl.evaluation.imagined_policy import imagined_policy, logged_violations
 from because_rl.factors import FactorSpec
 from because_rl.graph import Edge
 from because_rl.io import exclusive, remove_folder, remove_leftovers, write_json
@@ -74,6 +76,7 @@ def fit(
     sample_rows: int = SAMPLE_ROWS,
     force: Iterable[Edge] = (),
     forbid: Iterable[Edge] = (),
+    constraints: Iterable[str | Constraint] | str = (),
 ) -> dict[str, Any]:
     """Fit BECAUSE to a log.
 
@@ -93,11 +96,12 @@ def fit(
         sample_rows: of Parquet with more rows, about as many are read, in whole episodes drawn at random; 0: all.
         force: edges (cause, effect) of the graph that are kept whatever the data say.
         forbid: edges that are left out whatever the data say.
+        constraints: what every step of the policy must satisfy, such as 'temp<=80', beside those of the factor spec.
 
     Returns:
         The folder and the result, as in fit.json: episodes, transitions, notes, graph, graph_rows, undetermined,
-        sufficiency, accuracy, uncertainty, events, thin, goal_reached, log_return, policy, why_no_policy, data, stages,
-        report, seconds.
+        sufficiency, accuracy, uncertainty, events, thin, constraints, imagined_policy, goal_reached, log_return,
+        policy, why_no_policy, data, stages, report, seconds.
     """
     begin = time.monotonic()
     folder = Path(folder)
@@ -112,6 +116,7 @@ def fit(
         columns = columns.over(Columns.from_file(factors))
     log = read_log(data, root, columns, sample_rows)
     spec = complete_spec(log, _read_spec(factors, log.factors, log.name))
+    spec = replace(spec, constraints=(*spec.constraints, *parse_constraints(constraints)))
     log = prepare_log(log, spec, goal)
     edges = {"force": list(force), "forbid": list(forbid)}
     settings = SETTINGS | dict(overrides or {})
@@ -147,7 +152,7 @@ def fit(
             chunk=chunk,
             mask=mask,
         )
-        result = _result(folder, dataset, mask) | {"data": asked["data"], "stages": trained["stages"]}
+        result = _result(folder, dataset, mask, report) | {"data": asked["data"], "stages": trained["stages"]}
         result["notes"] = list(log.notes)
         result["report"] = str(write_fit_page(folder, result))
         result["seconds"] = round(time.monotonic() - begin, 1)
@@ -228,12 +233,16 @@ def _discover(folder: Path, method: Because, report: Report, edges: Mapping[str,
     return CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", progress, **settings))
 
 
-def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[str, Any]:
+def _result(folder: Path, data: Transitions, mask: CausalMask | None, report: Report) -> dict[str, Any]:
     agent = load_agent(folder)
     assert isinstance(agent, PlannerAgent)
     imagined = imagined_steps(agent, data)
     spec = FactorSpec.from_dict(read_fit(folder)["asked"]["factors"])
     why = no_policy_reason(spec)
+
+    def progress(done: int, total: int) -> None:
+        report("policy in the model", done, total, {})
+
     ends = np.append(data.episode[1:] != data.episode[:-1], True)
     return {
         "episodes": int(ends.sum()),
@@ -252,6 +261,8 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[st
         "uncertainty": imagined.uncertainty,
         "events": imagined.events,
         "thin": thin_contexts(data),
+        "constraints": logged_violations(data),
+        "imagined_policy": None if why else imagined_policy(agent, data, report=progress),
         "goal_reached": float(data.terminated[ends].mean()) if spec.goal else None,
         "log_return": float(np.bincount(data.episode, data.reward).mean()) if spec.maximises_reward else None,
         "policy": None if why else str(folder / "run"),
