@@ -45,10 +45,19 @@ class RowStore:
     def __iter__(self) -> Iterator[Transitions]:
         for (begin, end), place in zip(pairwise([0, *self.ends]), self.places, strict=True):
             arrays = self._arrays(np.array(self.rows[begin:end]))
-            del arrays["truncated"]
-            arrays |= {name: arrays[name].astype(np.int64) for name in ("episode", "step")}
-            arrays["terminated"] = arrays["terminated"].astype(bool)
-            yield Transitions(self.factors, **arrays, horizon=self.horizon, metadata={"rows": list(place)})
+            yield Transitions(
+                self.factors,
+                arrays["state"],
+                arrays["action"],
+                arrays["next_state"],
+                arrays["goal"],
+                arrays["reward"],
+                terminated=arrays["terminated"].astype(bool),
+                episode=arrays["episode"].astype(np.int64),
+                step=arrays["step"].astype(np.int64),
+                horizon=self.horizon,
+                metadata={"rows": list(place)},
+            )
 
     def _arrays(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         widths = _widths(self.factors)

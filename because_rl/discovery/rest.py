@@ -43,8 +43,10 @@ from because_rl.errors import BecauseError
 from because_rl.factor import Factor, wrapped_difference
 from because_rl.transitions import Transitions
 
-FIT_ROWS = 50_000
+FIT_ROWS = 20_000
 """Rows of the sample that the regressions are fitted to."""
+BUDGET = Budget(centres=150, learn_rows=4000, learn_centres=150)
+"""Of each: what they miss is measured in the sample and taken off, so that a smaller one than discovery's will do."""
 LEVEL, LEAST_EFFECT = 1e-4, ResidualTest.least_effect
 LEAST_EPISODES = 25
 """Of a chunk, for a test."""
@@ -141,7 +143,7 @@ class RestCheck:
         self.echoes = np.array([f.role != "context" for f in self.inputs]) & self._constant(x, starts)
         cuts = starts[np.linspace(0, len(starts), FOLDS + 1).astype(int)[:-1]]
         folds = [slice(int(a), int(b)) for a, b in pairwise([*cuts, len(x)])]
-        engine = Engine(x, folds, Budget(), seed)
+        engine = Engine(x, folds, BUDGET, seed)
         kept = mask.kept | (mask.weight > 0)
         keeps = [self._keep(kept[:, j]) for j in range(len(self.targets))]
         names = [f"rest {target.own.factor.name}" for target in self.targets]

@@ -255,8 +255,11 @@ def _discover(
     def progress(done: int, total: int) -> None:
         report("graph", done, total, {})
 
-    checking = {"rest": rest, "report_rest": lambda done, total: report("rest", done, total, {})}
-    result = discover_dataset(DATASET, folder, None, folder / "graph", progress, **checking, **settings)
+    def progress_of_rest(done: int, total: int) -> None:
+        report("other episodes", done, total, {})
+
+    where = DATASET, folder, None, folder / "graph"
+    result = discover_dataset(*where, progress, rest=rest, report_rest=progress_of_rest, **settings)
     return CausalMask.from_dict(result)
 
 
