@@ -147,7 +147,7 @@ def fit(
             remove_leftovers(dataset_path(DATASET, folder).parent)
             write_dataset(log, dataset_path(DATASET, folder))
         dataset, stored = load(DATASET, folder, spec), None
-        if log.large is not None:
+        if log.large is not None and "result" not in read_fit(folder):
             stored = _store_rows(folder, replace(dataset, rest=Rest(log, spec, goal)), report)
         mask = None if method.config.mask == "full" else _discover(folder, method, report, edges, stored)
         trained = train(

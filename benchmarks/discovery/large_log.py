@@ -62,7 +62,7 @@ def scale(
     total = 1 + len(commands)
     report(0, total)
     begin = time.monotonic()
-    if not (keep / "log").exists():
+    if not (keep / "log.json").exists():
         write_log(keep / "log", rows, parts, seed)
         write_json(keep / "log.json", {"seconds": round(time.monotonic() - begin, 1)})
     factors = keep / "factors.json"
@@ -122,6 +122,8 @@ def write_log(folder: Path, rows: int, parts: int, seed: int) -> None:
             changed = (numbers >= first) & (numbers < last)
             x = np.empty((len(numbers), LENGTH, len(names)), np.float32)
             for system, which in ((usual, ~changed), (other, changed)):
+                if not which.any():
+                    continue
                 rng = stream(seed, "large log", k, int(system is other))
                 state, action, _, _ = system.log(rng, "random", int(which.sum()) * LENGTH, LENGTH)
                 x[which] = np.hstack([state, action]).reshape(-1, LENGTH, len(names))

@@ -119,10 +119,10 @@ def test_stored_rows_are_those_of_all_episodes_but_the_held_out(log, tmp_path):
     store = write_row_store(tmp_path / "rows", data)
     again = open_row_store(tmp_path / "rows", data.factors)
     assert len(again) == len(data.rest)
-    for mine, chunk in zip(again, data.rest, strict=True):
+    for stored, chunk in zip(again, data.rest, strict=True):
         for name in LEARNED:
-            np.testing.assert_array_equal(getattr(mine, name), getattr(chunk, name))
-        assert list(mine.metadata["rows"]) == chunk.metadata["rows"]
+            np.testing.assert_array_equal(getattr(stored, name), getattr(chunk, name))
+        assert list(stored.metadata["rows"]) == chunk.metadata["rows"]
     drawn = store.draw(np.random.default_rng(0), 20_000)
     rows = {tuple(np.hstack(row)) for row in zip(drawn["state"], drawn["action"], drawn["next_state"], strict=True)}
     wanted = rows_of(data.rows(~data.held_out)).union(*map(rows_of, data.rest))
