@@ -14,7 +14,7 @@ from jaxtyping import Array
 from because_rl.factors import FactorSpec
 from because_rl.models.layout import Layout
 from because_rl.training.run import check_saved
-from because_rl.training.stage import Batch
+from because_rl.training.stage import Batch, StreamedRows
 from because_rl.transitions import Transitions
 
 LEAST = 1e-6
@@ -178,7 +178,7 @@ class PreparedData:
     summary: Summary
     """of all rows"""
     train: Batch
-    """the rows that are not held out"""
+    """the rows that are not held out; of a sample those that are stored for training are drawn block by block"""
 
     @property
     def layout(self) -> Layout:
@@ -191,4 +191,5 @@ class PreparedData:
 
 def prepare(data: Transitions) -> PreparedData:
     """Layout, statistics and training rows of a dataset."""
-    return PreparedData(data, summarise(data), data.batch(~data.held_out))
+    train: Batch = data.batch(~data.held_out)
+    return PreparedData(data, summarise(data), train if data.stored is None else StreamedRows(train, data.stored))
