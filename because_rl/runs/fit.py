@@ -24,6 +24,7 @@ from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import load_agent, make_method
 from because_rl.constraints import Constraint, parse_constraints
 from because_rl.datasets.columns import Columns
+from because_rl.datasets.large_log import SAMPLE_ROWS
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.pictures import holds_pictures
@@ -72,6 +73,7 @@ def fit(
     chunk: int = 100,
     *,
     columns: Columns | None = None,
+    sample_rows: int = SAMPLE_ROWS,
     force: Iterable[Edge] = (),
     forbid: Iterable[Edge] = (),
     constraints: Iterable[str | Constraint] | str = (),
@@ -93,6 +95,7 @@ def fit(
         resume: continue a fit that was stopped.
         chunk: steps between two checkpoints.
         columns: the roles of columns in a table, beside those that the factor file names.
+        sample_rows: of Parquet with more rows, about as many are read, in whole episodes drawn at random; 0: all.
         force: edges (cause, effect) of the graph that are kept whatever the data say.
         forbid: edges that are left out whatever the data say.
         constraints: what every step of the policy must satisfy, such as 'temp<=80', beside those of the factor spec.
@@ -115,7 +118,7 @@ def fit(
         )
     if factors is not None and not isinstance(factors, FactorSpec):
         columns = columns.over(Columns.from_file(factors))
-    log = read_log(data, root, columns)
+    log = read_log(data, root, columns, sample_rows)
     spec = complete_spec(log, _read_spec(factors, log.factors, log.name), objective)
     if hold and not spec.goal:
         raise BecauseError("There is no goal to hold.", need="a goal.", fix="add 'goal' to the factor file.")
