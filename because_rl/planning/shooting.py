@@ -94,7 +94,7 @@ class Plan(NamedTuple):
 def first_plan(config: ShootingConfig, factors: FactorSpec) -> Plan:
     """No plan yet. Its types are those of a plan, or the second step would compile anew."""
     h, noise = config.horizon, jnp.zeros((config.horizon, 1 + _column_noise(factors)))
-    return Plan(jnp.zeros((h, factors.action_size)), noise, jnp.full((), -jnp.inf, jnp.float32))
+    return Plan(definite(factors, jnp.zeros((h, factors.action_size))), noise, jnp.full((), -jnp.inf, jnp.float32))
 
 
 def _column_noise(factors: FactorSpec) -> int:

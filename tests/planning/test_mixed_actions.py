@@ -1,4 +1,4 @@
-"""Discrete action factors beside continuous ones: the law of proposals, and plans with a known answer."""
+"""Discrete action factors beside continuous ones: the law of proposals, plans with a known answer, a fitted policy."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from because_rl.algorithms.registry import make_method
 from because_rl.datasets.load import load
 from because_rl.datasets.user_dataset import MOST_CODES, add_action_codes
 from because_rl.factors import FactorSpec, GoalFactor, pack
@@ -16,6 +17,7 @@ from because_rl.models.prepared_data import action_statistics, summarise
 from because_rl.planning.proposals import no_policy_reason
 from because_rl.planning.shooting import PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.rng import stream
+from because_rl.transitions import Transitions
 from tests.support import because
 
 # A vehicle: power moves it by its gear (backwards, neutral, forwards), half as far with the brake on ----------------
@@ -115,3 +117,37 @@ def test_a_table_may_have_text_beside_numbers_as_action(tmp_path):
     assert data.factors.codes is None
     assert summarise(data).actions.coin.tolist() == [0, 2, 2, 2]
     assert no_policy_reason(replace(data.factors, goal=VEHICLE.goal)) == ""
+
+
+STEPS, FAR = 10, 0.4
+TINY = {"hidden": 32, "batch": 64, "rate": 5e-3, "world_steps": 600, "behaviour_steps": 200, "behaviour_hidden": 16}
+TINY |= {"value_steps": 100, "members": 2, "planner.population": 128, "planner.horizon": 8}
+
+
+def behave(n, rng):
+    return np.hstack([rng.random((n, 1)), np.eye(3)[rng.integers(0, 3, n)], rng.integers(0, 2, (n, 1))])
+
+
+@pytest.mark.long
+def test_a_policy_of_mixed_actions_reaches_what_behaviour_does_not():
+    rng, rows = stream(0, "vehicle"), []
+    x = rng.uniform(-0.5, 0.8, 200)
+    for _ in range(STEPS):
+        action = behave(200, rng)
+        after = drive(x, action) + 0.005 * rng.normal(size=200)
+        rows.append((x[:, None], action, after[:, None]))
+        x = after
+    state, action, after = (np.stack(part, 1).reshape(200 * STEPS, -1) for part in zip(*rows, strict=True))
+    goal = np.repeat(rng.uniform(0.0, 2 * FAR, 200), STEPS)[:, None]
+    data = Transitions.from_arrays(state, action, after, np.repeat(np.arange(200), STEPS), factors=VEHICLE, goal=goal)
+    agent = make_method("mopo-plain", TINY).fit(data)
+    reached = {}
+    for name in ("behaviour", "policy"):
+        x, reached[name] = np.zeros(16), np.zeros(16, bool)
+        for _ in range(STEPS):
+            action = behave(16, rng) if name == "behaviour" else agent.act(x[:, None], [FAR])
+            x = drive(x, action)
+            reached[name] |= x >= FAR
+    assert (np.sort(action[:, 1:4]) == [0, 0, 1]).all()
+    assert reached["behaviour"].mean() < 0.2
+    assert reached["policy"].mean() > 0.8
