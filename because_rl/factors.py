@@ -77,6 +77,12 @@ class FactorSpec:
                     need="for an angle: a goal of type angle with its unit and the relation equal.",
                     fix=FIX,
                 )
+        if len({goal.hold for goal in self.goal}) > 1:
+            raise BecauseError(
+                "Of the goal factors, some are to be held and others to be reached.",
+                need="the same for all of them.",
+                fix="write 'hold: true' at each, or at none.",
+            )
         roles = [f.role for f in sorted(self.state, key=lambda f: f.start)]
         outcomes = [role for role in roles if role in OUTCOMES]
         misplaced = outcomes != roles[len(roles) - len(outcomes) :] or len(set(outcomes)) != len(outcomes)
@@ -115,8 +121,13 @@ class FactorSpec:
 
     @property
     def maximises_reward(self) -> bool:
-        """Whether a policy is for the discounted return; otherwise for the goal."""
-        return bool(self.outcomes) and not self.goal
+        """Whether a policy is for a discounted sum, of rewards or of steps at a goal to hold; else a goal ends it."""
+        return bool(self.outcomes) or self.holds_goal
+
+    @property
+    def holds_goal(self) -> bool:
+        """Whether the goal is to be held; a goal that is only to be reached ends the episode."""
+        return any(goal.hold for goal in self.goal)
 
     @property
     def observed_size(self) -> int:
@@ -306,7 +317,7 @@ def pack(*entries: tuple) -> tuple[Factor, ...]:
 def _parse(entry: Any, cls: type) -> Any:
     """The `Factor` or `GoalFactor` (`cls`) of one entry of a factor file."""
     allowed = {"name", "columns", "type", "kind", "optional", "role", "unit"} | (
-        {"of", "relation", "tolerance"} if cls is GoalFactor else set()
+        {"of", "relation", "tolerance", "hold"} if cls is GoalFactor else set()
     )
     if not isinstance(entry, Mapping) or not {"name", "columns", "type"} <= set(entry) <= allowed:
         raise BecauseError(

@@ -119,7 +119,7 @@ class Transitions:
         if goal is not None:
             goals = np.broadcast_to(np.asarray(goal), (n, np.shape(goal)[-1]))
             wanted = _columns("goal", goals, n, spec.goal_size, name)[order]
-            ended = np.asarray(spec.reached(after, wanted)) & bool(spec.goal)
+            ended = np.asarray(spec.reached(after, wanted)) & (bool(spec.goal) and not spec.holds_goal)
         start = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
         lengths = np.diff(np.append(start, n))
         last = np.isin(np.arange(n), start + lengths - 1)

@@ -99,7 +99,7 @@ def _drawn(factors: FactorSpec, expected: np.ndarray, deviation: np.ndarray, rng
 def _over(factors: FactorSpec, state: np.ndarray, goal: np.ndarray) -> np.ndarray:
     """Whether the episodes end in these states: at their goal, or by an end that is predicted."""
     over = np.zeros(state.shape[:-1], bool)
-    if factors.goal:
+    if factors.goal and not factors.holds_goal:
         over |= np.asarray(factors.reached(state, goal))
     for factor in factors.outcomes:
         if factor.role == "end":

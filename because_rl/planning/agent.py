@@ -25,7 +25,7 @@ from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary
 from because_rl.planning.calibration import error_scale, event_shifts, price_pessimism
-from because_rl.planning.goal import attained
+from because_rl.planning.goal import ended
 from because_rl.planning.learned_model import LearnedModel, split_learned
 from because_rl.planning.limits import action_box
 from because_rl.planning.proposals import no_policy_reason, plans_exactly, untrained_proposals
@@ -295,7 +295,7 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
             return jax.lax.map(plan_of_world, worlds, batch_size=min(GPU_WORLD_BATCH, len(state)))
         # A few worlds at a time, so that their candidates stay in the caches. Worlds at their goal are sorted to the
         # end, and a batch of them alone is not planned for.
-        done = jax.vmap(partial(attained, factors))(state, goal) > (0.5 if factors.goal else 1.0)
+        done = jax.vmap(partial(ended, factors))(state, goal) > 0.5
         order = jnp.argsort(done)
         size = -(-len(state) // -(-len(state) // CPU_WORLD_BATCH))
         padded = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (-len(state) % size,))])

@@ -6,7 +6,8 @@ A candidate is a sequence of actions, scored in the model by the pessimistic ret
 
 where P_t is the probability that the goal has been reached by step t, so that the reward is paid once. Where rewards
 are to be maximised, P_t is the probability that the episode has ended, and the first sum is over
-gamma^t (1 - P_{t-1}) r_t, in units of the logged returns. Where candidates come from decides almost everything:
+gamma^t (1 - P_{t-1}) r_t, in units of the logged returns. Beside rewards a goal pays its 1 too, and ends the episode;
+one that is to be held pays 1 - gamma in each step, and does not. Where candidates come from decides almost everything:
 
 - `behaviour`: actions drawn from the behaviour policy cloned from the data, step by step in the imagined states,
   with noise that is correlated in time. This is what energy-weighted sampling amounts to.
@@ -36,7 +37,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
 from because_rl.models.behaviour_policy import nearest_code
-from because_rl.planning.goal import attained
+from because_rl.planning.goal import attained, ended, goal_reward
 from because_rl.planning.limits import preference
 
 
@@ -93,7 +94,7 @@ class Plan(NamedTuple):
 def first_plan(config: ShootingConfig, factors: FactorSpec) -> Plan:
     """No plan yet. Its types are those of a plan, or the second step would compile anew."""
     h, noise = config.horizon, jnp.zeros((config.horizon, 1 + _column_noise(factors)))
-    return Plan(jnp.zeros((h, factors.action_size)), noise, jnp.full((), -jnp.inf, jnp.float32))
+    return Plan(definite(factors, jnp.zeros((h, factors.action_size))), noise, jnp.full((), -jnp.inf, jnp.float32))
 
 
 def _column_noise(factors: FactorSpec) -> int:
@@ -168,18 +169,19 @@ def plan(
             if model.violation is not None:
                 broken = broken + jnp.where(counts > 0, (1 - over) * model.violation(parameters, at, action), 0.0)
             carried, after, penalty = model.advance(parameters, carried, action)
-            if model.outcome is None:
+            if model.outcome is None and not factors.holds_goal:
                 now_over = jnp.maximum(over, attained(factors, after, goal))
                 gain = now_over - over
             else:
-                reward, end = model.outcome(parameters, after)
-                now_over = 1 - (1 - over) * (1 - end)
-                gain = (1 - over) * reward
+                nothing = jnp.zeros(()), jnp.zeros(())
+                reward, end = nothing if model.outcome is None else model.outcome(parameters, after)
+                now_over = 1 - (1 - over) * (1 - end) * (1 - ended(factors, after, goal))
+                gain = (1 - over) * (reward + goal_reward(factors, config.discount, after, goal))
             total = total + counts * (gain - config.pessimism * penalty * (1 - now_over))
             over = jnp.where(counts > 0, now_over, over)
             return (carried, after, over, total, broken), action
 
-        over = attained(factors, state, goal) if model.outcome is None else jnp.zeros(())
+        over = ended(factors, state, goal)
         start = (model.begin(parameters, state), state, over, jnp.zeros(()), jnp.zeros(()))
         actions: Array
         (_, end, over, total, broken), actions = jax.lax.scan(step, start, (weight, fixed, noise))

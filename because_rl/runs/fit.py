@@ -84,6 +84,8 @@ def fit(
     force: Iterable[Edge] = (),
     forbid: Iterable[Edge] = (),
     constraints: Iterable[str | Constraint] | str = (),
+    objective: str = "",
+    hold: bool = False,
 ) -> dict[str, Any]:
     """Fit BECAUSE to a log.
 
@@ -104,11 +106,13 @@ def fit(
         force: edges (cause, effect) of the graph that are kept whatever the data say.
         forbid: edges that are left out whatever the data say.
         constraints: what every step of the policy must satisfy, such as 'temp<=80', beside those of the factor spec.
+        objective: what the policy is for: 'goal', 'reward' or 'both'; '': the goal, if there is one, and else rewards.
+        hold: the goal is to be held, not only to be reached.
 
     Returns:
         The folder and the result, as in fit.json: episodes, transitions, notes, graph, graph_rows, undetermined,
-        sufficiency, accuracy, uncertainty, events, thin, constraints, imagined_policy, goal_reached, log_return,
-        policy, why_no_policy, data, stages, report, seconds.
+        sufficiency, accuracy, uncertainty, events, thin, constraints, imagined_policy, goal_reached, goal_held,
+        log_return, policy, why_no_policy, data, stages, report, seconds.
     """
     begin = time.monotonic()
     folder = Path(folder)
@@ -122,7 +126,11 @@ def fit(
     if factors is not None and not isinstance(factors, FactorSpec):
         columns = columns.over(Columns.from_file(factors))
     log = read_log(data, root, columns, sample_rows)
-    spec = complete_spec(log, _read_spec(factors, log.factors, log.name))
+    spec = complete_spec(log, _read_spec(factors, log.factors, log.name), objective)
+    if hold and not spec.goal:
+        raise BecauseError("There is no goal to hold.", need="a goal.", fix="add 'goal' to the factor file.")
+    if hold:
+        spec = replace(spec, goal=tuple(replace(wanted, hold=True) for wanted in spec.goal))
     spec = replace(spec, constraints=(*spec.constraints, *parse_constraints(constraints)))
     log = prepare_log(log, spec, goal)
     edges = {"force": list(force), "forbid": list(forbid)}
@@ -278,6 +286,7 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None, report: Re
     def progress(done: int, total: int) -> None:
         report("policy in the model", done, total, {})
 
+    at_goal = np.asarray(spec.reached(data.next_state, data.goal))
     ends = np.append(data.episode[1:] != data.episode[:-1], True)
     return {
         "episodes": int(ends.sum()),
@@ -298,8 +307,9 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None, report: Re
         "thin": thin_contexts(data),
         "constraints": logged_violations(data),
         "imagined_policy": None if why else imagined_policy(agent, data, report=progress),
-        "goal_reached": float(data.terminated[ends].mean()) if spec.goal else None,
-        "log_return": float(np.bincount(data.episode, data.reward).mean()) if spec.maximises_reward else None,
+        "goal_reached": float(at_goal[ends].mean()) if spec.goal else None,
+        "goal_held": float(at_goal.mean()) if spec.holds_goal else None,
+        "log_return": float(np.bincount(data.episode, data.reward).mean()) if spec.outcomes else None,
         "policy": None if why else str(folder / "run"),
         "why_no_policy": why or None,
     }

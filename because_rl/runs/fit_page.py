@@ -118,6 +118,8 @@ def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("mask in the world model", sufficiency_text(result["sufficiency"])))
     if reached is not None:
         rows.append(("episodes that end at their goal", f"{reached:.0%}"))
+    if result.get("goal_held") is not None:
+        rows.append(("logged steps at their goal, which is to be held", f"{result['goal_held']:.0%}"))
     if result.get("log_return") is not None:
         rows.append(("mean sum of rewards of an episode", f"{result['log_return']:.4g}"))
     rows.append(("uncertainty of held-out steps", f"{uncertainty['held_out']:.2f} (0 to 1)"))

@@ -19,6 +19,7 @@ from because_rl.planning.shooting import PlanningModel, ShootingConfig, first_pl
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import stream
 from because_rl.transitions import Transitions
+from tests.support import lamps
 
 PLANT = FactorSpec(
     pack(("temp", 1, "continuous"), ("alarm", 1, "binary"), ("mode", 3, "categorical"), ("turn", 1, "angle")),
@@ -210,3 +211,18 @@ def test_a_policy_stays_below_the_limit_where_more_reward_lies(tmp_path):
     share, last = share_too_hot(loaded)
     assert share <= 2 * RISK
     assert last > 70  # it is not afraid of warmth
+
+
+@pytest.mark.long
+def test_numbered_actions_in_discrete_states_keep_a_constraint():
+    """The goal is the lamp's second level, which the constraint forbids."""
+    data = lamps(60)
+    data = replace(data, factors=limited("lamp!=1", spec=data.factors))
+    small = {"hidden": 16, "batch": 64, "rate": 1e-2, "world_steps": 400, "members": 2, "pessimism": 0.0}
+    agent = make_method("mopo-plain", small).fit(data)
+    assert agent.exact
+    free = {name: array for name, array in agent.arrays().items() if "error_scale" not in name}
+    bold = agent.method.restore(replace(data.factors, constraints=()), agent.horizon, agent.seeds, free)
+    off, wanted = np.array([1.0, 0, 1, 0]), np.array([0.0, 1.0])
+    lit = [agent.predict(off, one.act(off, wanted)).next_state[1] for one in (bold, agent)]
+    assert lit == [1.0, 0.0]

@@ -1,5 +1,6 @@
 """Discrete action factors beside continuous ones: the law of proposals, plans with a known answer, a fitted policy."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -8,14 +9,16 @@ import numpy as np
 import pytest
 
 from because_rl.algorithms.registry import make_method
+from because_rl.datasets.load import load
 from because_rl.datasets.user_dataset import MOST_CODES, add_action_codes
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models.behaviour_policy import ActionMixture, component_log_densities, draw_action
-from because_rl.models.prepared_data import action_statistics
+from because_rl.models.prepared_data import action_statistics, summarise
 from because_rl.planning.proposals import no_policy_reason
 from because_rl.planning.shooting import PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.rng import stream
 from because_rl.transitions import Transitions
+from tests.support import because
 
 # A vehicle: power moves it by its gear (backwards, neutral, forwards), half as far with the brake on ----------------
 VEHICLE = FactorSpec(
@@ -102,9 +105,23 @@ def test_many_combinations_are_not_numbered():
     assert no_policy_reason(spec) == ""
 
 
-STEPS, FAR = 10, 1.2
+def test_a_table_may_have_text_beside_numbers_as_action(tmp_path):
+    rng, lines = stream(0, "table"), ["run,x,power,gear"]
+    for row in range(240):
+        lines.append(f"{row // 10},{rng.normal()},{rng.random()},{rng.choice(['back', 'neutral', 'ahead'])}")
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    roles = ("--state", "x", "--action", "power,gear", "--episode", "run")
+    because("factors", tmp_path / "log.csv", *roles, "-o", tmp_path / "f.yaml")
+    data = load(tmp_path / "log.csv", factors=tmp_path / "f.yaml")
+    assert [factor.type for factor in data.factors.action] == ["continuous", "categorical"]
+    assert data.factors.codes is None
+    assert summarise(data).actions.coin.tolist() == [0, 2, 2, 2]
+    assert no_policy_reason(replace(data.factors, goal=VEHICLE.goal)) == ""
+
+
+STEPS, FAR = 10, 0.4
 TINY = {"hidden": 32, "batch": 64, "rate": 5e-3, "world_steps": 600, "behaviour_steps": 200, "behaviour_hidden": 16}
-TINY |= {"value_steps": 100, "members": 2, "planner.population": 64, "planner.horizon": 8}
+TINY |= {"value_steps": 100, "members": 2, "planner.population": 128, "planner.horizon": 8}
 
 
 def behave(n, rng):
@@ -121,7 +138,7 @@ def test_a_policy_of_mixed_actions_reaches_what_behaviour_does_not():
         rows.append((x[:, None], action, after[:, None]))
         x = after
     state, action, after = (np.stack(part, 1).reshape(200 * STEPS, -1) for part in zip(*rows, strict=True))
-    goal = np.repeat(rng.uniform(0.0, FAR, 200), STEPS)[:, None]
+    goal = np.repeat(rng.uniform(0.0, 2 * FAR, 200), STEPS)[:, None]
     data = Transitions.from_arrays(state, action, after, np.repeat(np.arange(200), STEPS), factors=VEHICLE, goal=goal)
     agent = make_method("mopo-plain", TINY).fit(data)
     reached = {}
