@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,14 @@ LEARNED = ("state", "action", "next_state", "goal", "reward", "terminated", "epi
 
 MIN_EPISODES = 20
 """Every tenth episode is held out, and tests of independence take whole episodes as their units."""
+
+
+class Chunks(Protocol):
+    """Transitions that do not fit in memory, one chunk of whole episodes after the other, each time anew."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Transitions]: ...
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,8 @@ class Transitions:
     """of the dataset, for messages"""
     metadata: dict[str, Any] = field(default_factory=dict, repr=False)
     """what the dataset says of itself, such as the recipe that it was collected by"""
+    rest: Chunks | None = field(default=None, repr=False, compare=False)
+    """of a sample of a large log: the other episodes"""
 
     @classmethod
     def from_arrays(
@@ -182,7 +192,7 @@ class Transitions:
 
     def rows(self, keep: np.ndarray) -> Transitions:
         """The rows that `keep` selects (a boolean mask or row numbers)."""
-        return replace(self, **{name: getattr(self, name)[keep] for name in LEARNED})
+        return replace(self, rest=None, **{name: getattr(self, name)[keep] for name in LEARNED})
 
     @property
     def episodes(self) -> int:

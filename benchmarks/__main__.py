@@ -13,7 +13,9 @@ from typing import Annotated
 import typer
 
 from because_rl.cli.console import Json, Output, Root, deliver, make_table, progress_bar, run_app, setting
+from benchmarks.control.commands import app as control
 from benchmarks.discovery.commands import app as discovery
+from benchmarks.third_party.commands import app as third_party
 
 bench = typer.Typer(
     help="Speed, calibration and robustness of because-rl, measured on this machine.",
@@ -21,6 +23,8 @@ bench = typer.Typer(
     pretty_exceptions_enable=False,
 )
 bench.add_typer(discovery)
+bench.add_typer(control)
+bench.add_typer(third_party, name="third-party")
 
 
 @bench.command("worlds", epilog="Example: python -m benchmarks worlds -o results/worlds/speed.json")
@@ -237,36 +241,6 @@ def bench_penalties(
         for row in result["rows"]
     ]
     deliver(result, output, as_json, make_table(f"{data}, dataset seed {seed}", rows, tuple(rows[0])[2:]))
-
-
-@bench.command("control", epilog="Example: python -m benchmarks control --keep work/control --problem pendulum")
-def bench_control(
-    keep: Annotated[Path, typer.Option(help="Folder for logs, fits and results, from which a later run resumes.")],
-    problem: Annotated[
-        list[str] | None, typer.Option(help="pendulum, cartpole, acrobot, mountaincar; repeatable (all).")
-    ] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Seeds of the logs; repeatable (0).")] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds trained as one program.")] = 3,
-    episodes: Annotated[int, typer.Option(help="Episodes in the real environment.")] = 50,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of BECAUSE: 'hidden=128'; repeatable.")
-    ] = None,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """Policies of 'because fit' beside the operators of their logs, in Gymnasium's classic control."""
-    from benchmarks.control.run import control
-
-    overrides = {name: str(value) for name, value in (setting(text) for text in settings or ())}
-    with progress_bar("Controlling", "logs") as report:
-        result = control(keep, problem or (), seed or (0,), seeds, episodes, overrides, report)
-    rows = [
-        {name: row[name] for name in ("problem", "seed")}
-        | {"operator": f"{row['operator']:.1f}", "policy": f"{row['policy']:.1f}", "p": f"{row['p']:.2g}"}
-        | {"better": "yes" if row["better"] else "no", "fit": f"{row['fit_seconds']:.0f} s"}
-        for row in result["rows"]
-    ]
-    deliver(result, output, as_json, make_table("Mean returns", rows, ("operator", "policy", "p", "fit")))
 
 
 @bench.command("worth", epilog="Example: python -m benchmarks worth random --keep work/worth -o results/worth.json")

@@ -11,8 +11,9 @@ Where it departs from the paper, and why: the mask is estimated once, from the f
 to the features in later rounds, since tests on factors do not depend on phi and mu; the next state is a readout of
 phi, not of phi^T M mu (`models.bilinear`); and the mask gates the inputs of phi, so that a non-parent has no path to
 its target. Energies also see the edges that the data cannot decide, and the least certain of all factors that lead to
-the goal counts: where logged data never separated two causes, a plan that separates them pays. The paper's ablations
-are settings (`presets.VARIANTS`).
+the goal counts: where logged data never separated two causes, a plan that separates them pays. Inputs that never change
+in an episode are left out of this: no plan can change them, and where they are unlike the data every plan would have
+the largest energy, so that none would be preferred. The paper's ablations are settings (`presets.VARIANTS`).
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class BecauseConfig(PlanningConfig):
     vote: Literal["sceptical", "mean"] = "sceptical"
     """which of the networks that vote on an event that the goal is about plans believe"""
     energy_inputs: Literal["possible", "mask"] = "possible"
-    """the edges that energies see: also those that the data cannot decide, or the mask's alone"""
+    """the edges that energies see: the mask's alone, or also those that the data cannot decide, of inputs that change
+    within episodes"""
     proposal_mask: Literal["model", "discovered", "full"] = "model"
     """the mask in which proposals and value see the ancestors of the goal: the world model's, that of the tests even
     where the world model has another one, or every edge"""
@@ -179,7 +181,7 @@ class Edges(NamedTuple):
     mask: np.ndarray
     """M-bar: the share of batches that keep an edge, weighted by equation 7; what the world model sees"""
     possible: np.ndarray
-    """the same, with 1 for every edge that the data cannot decide, if `energy_inputs` says so; what energies see"""
+    """the same, with 1 for every undetermined edge, if `energy_inputs` says so; what energies see"""
     undetermined: np.ndarray
     """(inputs, targets) bool: the edges that the data cannot decide and that may come back"""
     may_cause: np.ndarray
@@ -219,8 +221,12 @@ def estimate_mask(
     if c.undetermined == "excluded":
         weights, undetermined = np.where(undetermined, 0, weights).astype(np.float32), np.zeros_like(undetermined)
     may_cause = (status != "forbidden") & ~(c.echo_rule & _constant_inputs(data)[:, None])
-    possible = np.where(undetermined, 1, weights).astype(np.float32)
-    masks = {"kept": weights, "open": possible, "closed": np.where(undetermined, 0, weights).astype(np.float32)}
+    possible = np.where(undetermined & may_cause, 1, weights).astype(np.float32)
+    masks = {
+        "kept": weights,
+        "open": np.where(undetermined, 1, weights).astype(np.float32),
+        "closed": np.where(undetermined, 0, weights).astype(np.float32),
+    }
     mask = masks.get(c.undetermined, weights)
     possible = possible if c.energy_inputs == "possible" else mask
     return Edges(mask, possible, undetermined & may_cause, may_cause)

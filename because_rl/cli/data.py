@@ -22,7 +22,18 @@ from because_rl.cli.console import (
     print_notes,
     progress_bar,
 )
-from because_rl.cli.roles import LOG, Action, Episode, Missing, Reward, State, Time, split_names
+from because_rl.cli.roles import (
+    LOG,
+    SAMPLE_ROWS,
+    Action,
+    Episode,
+    Missing,
+    Reward,
+    SampleRows,
+    State,
+    Time,
+    split_names,
+)
 from because_rl.envs.tasks import TASKS, WORLDS, Task, world_class
 from because_rl.errors import BecauseError
 
@@ -142,6 +153,7 @@ def check(
     time: Time = "",
     reward: Reward = "",
     missing: Missing = "",
+    sample_rows: SampleRows = SAMPLE_ROWS,
     max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
@@ -167,17 +179,27 @@ def check(
         time=time,
         reward=reward,
         missing=missing,
+        sample_rows=sample_rows,
     )
+    episodes, transitions, successes = data.episodes, len(data), int(data.terminated.sum())
+    notes = data.metadata.get("notes", [])
+    if data.rest is not None:
+        notes = notes[1:]  # all but that it is a sample
+        with progress_bar("Checking", "chunks") as report:
+            report(0, total := len(data.rest))
+            for done, chunk in enumerate(data.rest, 1):
+                episodes, transitions = episodes + chunk.episodes, transitions + len(chunk)
+                successes += int(chunk.terminated.sum())
+                report(done, total)
     result = {
         "dataset": data.name,
         "valid": True,
-        "episodes": data.episodes,
-        "transitions": len(data),
-        "success_rate": data.success_rate,
+        "episodes": episodes,
+        "transitions": transitions,
+        "success_rate": successes / episodes,
         "state_factors": len(data.factors.state),
         "action_factors": len(data.factors.action),
     }
-    notes = data.metadata.get("notes", [])
     if not as_json:
         print_notes(notes)
     emit(result | {"notes": notes}, as_json, make_table("Valid", [result]))

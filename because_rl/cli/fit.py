@@ -24,12 +24,14 @@ from because_rl.cli.console import (
 )
 from because_rl.cli.roles import (
     LOG,
+    SAMPLE_ROWS,
     Action,
     Episode,
     Forbid,
     Force,
     Missing,
     Reward,
+    SampleRows,
     State,
     Time,
     parse_edges,
@@ -56,6 +58,7 @@ def factors(
     time: Time = "",
     reward: Reward = "",
     missing: Missing = "",
+    sample_rows: SampleRows = SAMPLE_ROWS,
     max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
@@ -79,6 +82,7 @@ def factors(
                 source,
                 root,
                 Columns(split_names(state), split_names(action), (), episode, time, reward, missing),
+                sample_rows,
             )
         except BecauseError as error:
             if not error.got.startswith("There is no data"):
@@ -124,6 +128,7 @@ def fit(
     time: Time = "",
     reward: Reward = "",
     missing: Missing = "",
+    sample_rows: SampleRows = SAMPLE_ROWS,
     max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
@@ -139,6 +144,7 @@ def fit(
             *(data, factors, output, root, range(seeds), overrides, goal or None, progress, resume),
             chunk=chunk,
             columns=Columns(split_names(state), split_names(action), (), episode, time, reward, missing),
+            sample_rows=sample_rows,
             force=parse_edges(force),
             forbid=parse_edges(forbid),
         )

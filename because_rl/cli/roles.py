@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from because_rl.datasets.large_log import SAMPLE_ROWS as SAMPLE_ROWS
 from because_rl.errors import BecauseError
 
 LOG = "a CSV, Parquet, NPZ or HDF5 file, or a Minari dataset by its folder or id"
@@ -26,6 +27,14 @@ Missing = Annotated[
     str,
     typer.Option(
         help="Missing values (refused): drop-episode, forward-fill, or indicator, which adds columns NAME_missing."
+    ),
+]
+SampleRows = Annotated[
+    int,
+    typer.Option(
+        help="Of Parquet with more rows, read about as many, in whole episodes drawn at random; 0: all.",
+        min=0,
+        metavar="ROWS",
     ),
 ]
 Force = Annotated[list[str] | None, typer.Option(help="An edge that must be there: 'push->cart'; repeatable.")]

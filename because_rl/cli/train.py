@@ -28,12 +28,14 @@ from because_rl.cli.console import (
 )
 from because_rl.cli.roles import (
     LOG,
+    SAMPLE_ROWS,
     Action,
     Episode,
     Forbid,
     Force,
     Missing,
     Reward,
+    SampleRows,
     State,
     Time,
     parse_edges,
@@ -157,6 +159,7 @@ def discover(
     time: Time = "",
     reward: Reward = "",
     missing: Missing = "",
+    sample_rows: SampleRows = SAMPLE_ROWS,
     max_gb: MaxGB = None,
     root: Root = None,
     as_json: Json = False,
@@ -172,7 +175,7 @@ def discover(
             output,
             progress,
             {"state": split_names(state), "action": split_names(action), "episode": episode}
-            | {"time": time, "reward": reward, "missing": missing},
+            | {"time": time, "reward": reward, "missing": missing, "sample_rows": sample_rows},
             regimes=regimes,
             test=test,
             threshold=threshold,

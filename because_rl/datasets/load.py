@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from because_rl.datasets.columns import Columns
+from because_rl.datasets.large_log import SAMPLE_ROWS
 from because_rl.datasets.minari_files import read_episodes, read_metadata, read_spaces
 from because_rl.datasets.paths import current_id, dataset_path, full_id, list_datasets, short_name
 from because_rl.datasets.user_dataset import add_outcomes, complete_spec, encode_log, prepare_log
-from because_rl.datasets.user_log import FORMATS, read_log
+from because_rl.datasets.user_log import FORMATS, Log, read_chunk, read_log
 from because_rl.datasets.validate import COLLECT_AGAIN, CORRECT, Checker
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -33,6 +34,7 @@ def load(
     reward: str = "",
     missing: str = "",
     goal: Sequence[float] | None = None,
+    sample_rows: int = SAMPLE_ROWS,
 ) -> Transitions:
     """Load and validate a dataset or a user's own log. Its horizon is the length of its longest episode.
 
@@ -48,6 +50,8 @@ def load(
         reward: the column of the reward.
         missing: what is done about missing values: drop-episode, forward-fill or indicator; empty: they are refused.
         goal: one goal for all episodes of a log, a number per goal column; None: the goals that it has.
+        sample_rows: of Parquet with more rows, about as many are read, in whole episodes drawn at random, and the
+            others are in `Transitions.rest`; 0: all rows are read.
 
     >>> import numpy as np
     >>> from because_rl.factors import pack
@@ -61,7 +65,7 @@ def load(
     if factors is not None and not isinstance(factors, FactorSpec):
         roles = roles.over(Columns.from_file(factors))
     if not isinstance(dataset, str | os.PathLike) or is_log_file(dataset) or roles != Columns() or goal is not None:
-        return _load_log(dataset, root, factors, roles, goal)
+        return _load_log(dataset, root, factors, roles, goal, sample_rows)
     folder, name = find_folder(str(dataset), root)
     metadata = read_metadata(folder, name)
     _check_version(metadata, name)
@@ -85,15 +89,45 @@ def _load_log(
     root: str | Path | None,
     factors: FactorSpec | str | Path | None,
     columns: Columns,
-    goal: Sequence[float] | None = None,
+    goal: Sequence[float] | None,
+    sample_rows: int,
 ) -> Transitions:
     """The transitions of a user's log; what was left out or filled is in ``metadata["notes"]``."""
-    log = read_log(data, root, columns)
+    log = read_log(data, root, columns, sample_rows)
     spec = complete_spec(log, _choose_spec(factors or log.factors, {}, log.name))
     if spec.goal and goal is None and not log.has_goals:
         spec = replace(spec, goal=())  # enough to discover and to model
     log = prepare_log(log, spec, goal)
-    return join_episodes(encode_log(log), spec, log.name, {"notes": list(log.notes)})
+    metadata: dict[str, Any] = {"notes": list(log.notes)}
+    if log.large is not None:
+        metadata["sample"] = log.large.describe()
+    data = join_episodes(encode_log(log), spec, log.name, metadata)
+    return data if log.large is None else replace(data, rest=Rest(log, spec, goal))
+
+
+@dataclass(frozen=True)
+class Rest:
+    """The episodes of a large log that are not in its sample: iterates over chunks of them, each time anew."""
+
+    sample: Log
+    """as `prepare_log` returned it"""
+    factors: FactorSpec
+    goal: Sequence[float] | None = None
+
+    def __len__(self) -> int:
+        assert self.sample.large is not None
+        return len(self.sample.large.chunks())
+
+    def __iter__(self) -> Iterator[Transitions]:
+        large = self.sample.large
+        assert large is not None
+        rewards, ends = ([e[name] for e in self.sample.episodes] for name in ("rewards", "terminations"))
+        reference = np.concatenate(rewards), np.concatenate(ends)
+        for (first, stop), table in zip(large.chunks(), large.rest(), strict=True):
+            where = f"{self.sample.name}, rows {large.starts[first]:,} to {large.starts[stop]:,}"
+            chunk = prepare_log(read_chunk(self.sample, table, where), self.factors, self.goal)
+            metadata = {"rows": [int(large.starts[first]), int(large.starts[stop])], "notes": list(chunk.notes)}
+            yield join_episodes(encode_log(chunk), self.factors, where, metadata, reference)
 
 
 def is_log_file(data: str | os.PathLike) -> bool:
@@ -104,17 +138,25 @@ def is_log_file(data: str | os.PathLike) -> bool:
     return path.is_file() and not (path.name == "main_data.hdf5" and (path.parent / "metadata.json").is_file())
 
 
+Outcomes = tuple[np.ndarray, np.ndarray]
+"""The reward, and whether the episode ended, of n steps."""
+
+
 def join_episodes(
-    episodes: Sequence[Mapping[str, np.ndarray]], spec: FactorSpec, name: str, metadata: dict[str, Any]
+    episodes: Sequence[Mapping[str, np.ndarray]],
+    spec: FactorSpec,
+    name: str,
+    metadata: dict[str, Any],
+    reference: Outcomes | None = None,
 ) -> Transitions:
-    """The transitions of episodes as `Checker.check_episode` returns them."""
+    """The transitions of episodes as `Checker.check_episode` returns them; `reference`: of `blank_and_logged`."""
     lengths = [len(e["action"]) for e in episodes]
 
     def joined(key: str) -> np.ndarray:
         return np.concatenate([e[key] for e in episodes])
 
     no_goal = np.zeros((1, 0), np.float32)
-    before, after = blank_and_logged(spec, joined("reward"), joined("terminated"))
+    before, after = blank_and_logged(spec, (joined("reward"), joined("terminated")), reference)
     return Transitions(
         state=np.hstack([np.concatenate([e["state"][:-1] for e in episodes]), before]),
         action=joined("action"),
@@ -131,18 +173,24 @@ def join_episodes(
     )
 
 
-def blank_and_logged(spec: FactorSpec, reward: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def blank_and_logged(
+    spec: FactorSpec, logged: Outcomes, reference: Outcomes | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """The columns of outcomes before a step, where they are blank, and after it, (n, outcomes) float32 each.
 
     Blank is the mean of all rewards, and no end: what does not vary tells nothing. What an end brings on average beyond
     other steps (100 at a flag) is taken off the reward, beside which its smaller causes would not show; planners give
-    it back with the chance of the end (`models.value.Returns`).
+    it back with the chance of the end (`models.value.Returns`). Both means are those of the steps of `reference`, in
+    place of these steps.
     """
-    if any(f.role == "end" for f in spec.outcomes) and terminated.any() and not terminated.all():
-        reward = reward - terminated * (reward[terminated].mean() - reward[~terminated].mean())
-    logged = {"reward": reward, "end": terminated}
-    after = np.stack([logged[f.role] for f in spec.outcomes], 1) if spec.outcomes else np.zeros((len(reward), 0))
-    blank = [reward.mean(dtype=np.float64) if f.role == "reward" else 0.0 for f in spec.outcomes]
+    (reward, terminated), (rewards, ends) = logged, logged if reference is None else reference
+    typical = rewards
+    if any(f.role == "end" for f in spec.outcomes) and ends.any() and not ends.all():
+        extra = rewards[ends].mean() - rewards[~ends].mean()
+        reward, typical = reward - terminated * extra, rewards - ends * extra
+    columns = {"reward": reward, "end": terminated}
+    after = np.stack([columns[f.role] for f in spec.outcomes], 1) if spec.outcomes else np.zeros((len(reward), 0))
+    blank = [typical.mean(dtype=np.float64) if f.role == "reward" else 0.0 for f in spec.outcomes]
     return np.broadcast_to(np.asarray(blank, np.float32), after.shape), after.astype(np.float32)
 
 

@@ -106,11 +106,10 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def read_parquet(path: Path) -> Table:
-    """The columns of a Parquet file, or of all parts ``*.parquet`` in a folder, in the order of their names."""
+def parquet_parts(path: Path) -> list[Path]:
+    """A Parquet file, or all parts ``*.parquet`` in a folder, in the order of their names; pyarrow must be there."""
     try:
-        import pyarrow as arrow
-        import pyarrow.parquet as parquet
+        import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise BecauseError(
             f"{path.name} is Parquet, and pyarrow is not installed.", need="pyarrow.", fix="pip install pyarrow"
@@ -118,6 +117,15 @@ def read_parquet(path: Path) -> Table:
     parts = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not parts:
         raise BecauseError(f"The folder {path} has no *.parquet.", need="at least one part.", fix="correct the path.")
+    return parts
+
+
+def read_parquet(path: Path) -> Table:
+    """The columns of `parquet_parts`."""
+    parts = parquet_parts(path)
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
     left = max_bytes()
     tables: list[Table] = []
     for part in parts:
@@ -127,20 +135,37 @@ def read_parquet(path: Path) -> Table:
             left -= 8 * file.metadata.num_rows * file.metadata.num_columns  # what it will take as numbers
             if left < 0:
                 raise ValueError(f"it declares more than {max_bytes():,} bytes, the limit that --max-gb sets")
-            content = file.read()
+            tables.append(from_arrow(part.name, file.read()))
+        except BecauseError:
+            raise
         except Exception as error:  # pyarrow has errors of its own beside those of Python
-            raise unreadable(part, (str(error) or type(error).__name__).splitlines()[0]) from error
-        decoded = {name: content.column(name).combine_chunks() for name in content.column_names}
-        decoded = {k: c.dictionary_decode() if arrow.types.is_dictionary(c.type) else c for k, c in decoded.items()}
-        tables.append(read_columns(part.name, {k: c.to_numpy(zero_copy_only=False) for k, c in decoded.items()}))
-        if set(tables[-1]) != set(tables[0]):
-            other = min(set(tables[-1]) ^ set(tables[0]))
-            raise BecauseError(
-                f"{parts[0].name} and {part.name} do not have the same columns: {other!r} is in one of them.",
-                need="the same columns in all parts.",
-                fix="move the other files out of the folder.",
-            )
+            raise unreadable_part(part, error) from error
+        check_parts(parts[0], list(tables[0]), part, list(tables[-1]))
     return Table({name: np.concatenate([table[name] for table in tables]) for name in tables[0]})
+
+
+def unreadable_part(part: Path, error: Exception) -> BecauseError:
+    """An error for a part that pyarrow could not read."""
+    return unreadable(part, (str(error) or type(error).__name__).splitlines()[0])
+
+
+def check_parts(first: Path, known: Sequence[str], part: Path, names: Sequence[str]) -> None:
+    """Refuse parts of different columns."""
+    if other := sorted(set(known) ^ set(names)):
+        raise BecauseError(
+            f"{first.name} and {part.name} do not have the same columns: {other[0]!r} is in one of them.",
+            need="the same columns in all parts.",
+            fix="move the other files out of the folder.",
+        )
+
+
+def from_arrow(where: str, content: Any) -> Table:
+    """The columns of an Arrow table."""
+    import pyarrow as arrow
+
+    decoded = {name: content.column(name).combine_chunks() for name in content.column_names}
+    decoded = {k: c.dictionary_decode() if arrow.types.is_dictionary(c.type) else c for k, c in decoded.items()}
+    return read_columns(where, {k: c.to_numpy(zero_copy_only=False) for k, c in decoded.items()})
 
 
 def read_columns(where: str, frame: Any) -> Table:

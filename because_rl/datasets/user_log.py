@@ -20,10 +20,11 @@ from gymnasium import spaces
 
 from because_rl.datasets.columns import ALIASES, FIX, GROUPS, MISSING_SUFFIX, Columns, arrange, list_names
 from because_rl.datasets.episodes import Cut, Episode, check_same_arrays, read_episode, split_episodes
+from because_rl.datasets.large_log import SAMPLE_ROWS, LargeLog, open_large_log
 from because_rl.datasets.minari_files import read_dataset, read_metadata, read_spaces
 from because_rl.datasets.missing import handle_missing
 from because_rl.datasets.paths import dataset_path, full_id
-from because_rl.datasets.tables import read_columns, read_csv, read_parquet
+from because_rl.datasets.tables import Table, read_columns, read_csv, read_parquet
 from because_rl.datasets.validate import CHECKSUMS, compute_checksums
 from because_rl.errors import BecauseError, check_name
 from because_rl.factors import FactorSpec
@@ -52,6 +53,8 @@ class Log:
     """the roles with which a file was read"""
     action_count: int = 0
     """the number of discrete actions, where the data say it"""
+    large: LargeLog | None = None
+    """where the episodes are a sample: what they were drawn from"""
 
     def joined(self, name: str) -> np.ndarray:
         """The rows of one array over all episodes, (rows, columns)."""
@@ -79,37 +82,70 @@ class Log:
 # Reading -----------------------------------------------------------------------------------------------
 
 
-def read_log(data: Any, root: str | Path | None = None, columns: Columns | None = None) -> Log:
+def read_log(
+    data: Any,
+    root: str | Path | None = None,
+    columns: Columns | None = None,
+    sample_rows: int = SAMPLE_ROWS,
+    seed: int = 0,
+) -> Log:
     """The log at a path, of an id of a local Minari dataset (under `root` or in Minari's own folder), or in memory.
 
     Args:
         data: a path, an id, a pandas or Polars frame, or a mapping of arrays or columns by name.
         root: where ids are looked up.
         columns: the roles of columns, and what is done about missing values.
+        sample_rows: of Parquet with more rows, about as many are read, in whole episodes; 0: all rows.
+        seed: of the sample.
     """
     columns = columns or Columns()
-    log, cut, wanted = _read(data, root, columns)
+    if sample_rows < 0:
+        raise BecauseError(f"Got {sample_rows} rows of a sample.", need="0 or more.", fix="0 reads all rows.")
+    log = _complete(*_read(data, root, columns, sample_rows, seed), columns)
+    count = len(log.episodes)
+    if count < MIN_EPISODES:
+        raise BecauseError(
+            f"{log.name} has {count} episode{'s' * (count != 1)}{'; ' * bool(log.notes)}{'; '.join(log.notes)}.",
+            need=f"at least {MIN_EPISODES}: episodes are what is held out, and what tests take as independent.",
+            fix="log more; or cut one long log into episodes: episodes = numpy.arange(n) // 100.",
+        )
+    if log.large is None:
+        return log
+    drawn = log.large.describe()
+    note = (
+        f"a sample: {drawn['episodes']:,} of {drawn['of_episodes']:,} episodes, drawn with seed {seed}, with"
+        f" {drawn['rows']:,} of {drawn['of_rows']:,} rows; what happens in fewer than {drawn['rare']:.2%} of the"
+        " episodes may be in none of them"
+    )
+    return replace(log, notes=(note, *log.notes))
+
+
+def _complete(log: Log, cut: Cut, wanted: Mapping[str, Sequence[str]], columns: Columns) -> Log:
+    """The log with these episodes, in which missing values have been handled."""
     if not cut.episodes:
         raise BecauseError(f"{log.name} has no episode with a step.", need=f"at least {MIN_EPISODES}.", fix=FIX)
     check_same_arrays(log.name, cut.episodes)
     cut, names = handle_missing(log.name, cut, log.names, columns.missing, wanted)
-    count = len(cut.episodes)
-    if count < MIN_EPISODES:
-        raise BecauseError(
-            f"{log.name} has {count} episode{'s' * (count != 1)}{'; ' * bool(cut.notes)}{'; '.join(cut.notes)}.",
-            need=f"at least {MIN_EPISODES}: episodes are what is held out, and what tests take as independent.",
-            fix="log more; or cut one long log into episodes: episodes = numpy.arange(n) // 100.",
-        )
     return replace(
         log, episodes=cut.episodes, notes=cut.notes, names={array: tuple(given) for array, given in names.items()}
     )
+
+
+def read_chunk(sample: Log, table: Table, where: str) -> Log:
+    """Other rows of the log that `sample` was drawn from, with the same columns; `where` they are, for messages."""
+    assert sample.columns is not None
+    columns = sample.columns
+    if sample.is_table:
+        state, action, goal = (sample.names.get(array, getattr(columns, group)) for group, array in GROUPS.items())
+        columns = replace(columns, state=state, action=action, goal=goal)
+    return _complete(*_arranged(where, table, columns), columns)
 
 
 Read = tuple[Log, Cut, Mapping[str, Sequence[str]]]
 """A log that has no episodes yet, the episodes, and the columns that were asked for by name."""
 
 
-def _read(data: Any, root: str | Path | None, columns: Columns) -> Read:
+def _read(data: Any, root: str | Path | None, columns: Columns, sample_rows: int, seed: int) -> Read:
     if not isinstance(data, str | os.PathLike):
         if not isinstance(data, Mapping) and not hasattr(data, "columns"):
             raise BecauseError(
@@ -118,17 +154,25 @@ def _read(data: Any, root: str | Path | None, columns: Columns) -> Read:
         return _arranged("data", read_columns("data", data), columns, "because_rl.load(DATA, factors, ...) with")
     path = Path(data)
     if path.is_dir() and not (path / "data").is_dir() and any(path.rglob("*.parquet")):
-        return _arranged(path.name, read_parquet(path), columns)
+        return _read_parquet(path, columns, sample_rows, seed)
     if not path.is_file() or (path.name == "main_data.hdf5" and (path.parent / "metadata.json").is_file()):
         return _select(*_read_minari(_find_folder(str(data), root)), columns)
     match path.suffix.lower():
         case ".csv" | ".tsv" | ".txt":
             return _arranged(path.name, read_csv(path), columns)
         case ".parquet" | ".pq":
-            return _arranged(path.name, read_parquet(path), columns)
+            return _read_parquet(path, columns, sample_rows, seed)
         case ".npz":
             return _arranged(path.name, read_columns(path.name, read_npz(path)), columns)
     return _read_hdf5(path, columns)
+
+
+def _read_parquet(path: Path, columns: Columns, sample_rows: int, seed: int) -> Read:
+    large = open_large_log(path, columns, sample_rows, seed) if sample_rows else None
+    if large is None:
+        return _arranged(path.name, read_parquet(path), columns)
+    log, cut, wanted = _arranged(path.name, large.sample(), columns)
+    return replace(log, large=large), cut, wanted
 
 
 def _arranged(

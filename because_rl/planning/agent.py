@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,18 +23,11 @@ from because_rl.factors import FactorSpec
 from because_rl.models.behaviour_policy import nearest_code
 from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
-from because_rl.models.likelihood import decode
-from because_rl.models.prepared_data import PreparedData, Statistics, Summary, blank_outcomes
+from because_rl.models.prepared_data import PreparedData, Statistics, Summary
 from because_rl.planning.calibration import event_shifts, price_pessimism
 from because_rl.planning.goal import attained
-from because_rl.planning.proposals import (
-    behaviour_policy,
-    no_policy_reason,
-    outcome,
-    plans_exactly,
-    terminal_value,
-    untrained_proposals,
-)
+from because_rl.planning.learned_model import LearnedModel, split_learned
+from because_rl.planning.proposals import no_policy_reason, plans_exactly, untrained_proposals
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
 from because_rl.rng import child_seed
@@ -45,27 +38,6 @@ from because_rl.training.stage import hoist, over_rows
 
 CPU_WORLD_BATCH, GPU_WORLD_BATCH = 4, 100
 """Worlds of a seed that are planned for at once, at most: on a CPU for its caches, on a GPU for its memory."""
-
-Predict = Callable[[Layout, Statistics, Any, Array, Array], tuple[list[Outputs], Array]]
-"""A fitted model: (layout, statistics, parameters of one seed, state, action) -> outputs, penalty in [0, 1]."""
-
-
-class LearnedModel(NamedTuple):
-    """A learned model as planners use it: pure functions of (parameters of one seed, one row)."""
-
-    imagine: Callable[[Any, Array, Array], tuple[Array, Array]]
-    """state, action -> next state with binary factors as probabilities, of events the most sceptical ones; penalty in
-    [0, 1]"""
-    expect: Callable[[Any, Array, Array], tuple[Array, Array]]
-    """the same, with calibrated probabilities of events"""
-    successor: Callable[[Any, Array, Array], tuple[Array, Array, Array]]
-    """state, action -> the likeliest next state, its log-probability, penalty"""
-    behaviour_policy: Callable[[Any, Array, Array, Array], Array]
-    """state, goal, noise -> action"""
-    terminal_value: Callable[[Any, Array, Array], Array]
-    """state, goal -> value"""
-    outcome: Callable[[Any, Array], tuple[Array, Array]] | None = None
-    """imagined state -> reward in units of the logged returns, probability of an end; None where a goal counts"""
 
 
 class PlanningMethod(Method):
@@ -125,56 +97,6 @@ class PlanningMethod(Method):
         parameters = unflatten(untrained_of_seeds(untrained, len(seeds)), arrays, "agent")
         check_saved(arrays, "pessimism", (len(seeds),))
         return PlannerAgent(self, summary, seeds, parameters, arrays["pessimism"])
-
-
-def _predict_with_static(
-    predict: Predict, static: Any, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
-) -> tuple[list[Outputs], Array]:
-    return predict(layout, stats, {**p, **eqx.combine({name: p[name] for name in static}, static)}, state, action)
-
-
-def _imagine(
-    predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
-) -> tuple[Array, Array]:
-    state = blank_outcomes(layout.factors, stats, state)
-    outputs, penalty = predict(layout, stats, p, state, action)
-    return decode(layout, stats, outputs, state, hard=False).state, penalty
-
-
-def _expect(
-    predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
-) -> tuple[Array, Array]:
-    state = blank_outcomes(layout.factors, stats, state)
-    outputs, penalty = predict(layout, stats, p, state, action)
-    guess = decode(layout, stats, outputs, state, p.get("event_shift"), hard=False, cautious=False)
-    return guess.state, penalty
-
-
-def _successor(
-    predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
-) -> tuple[Array, Array, Array]:
-    state = blank_outcomes(layout.factors, stats, state)
-    outputs, penalty = predict(layout, stats, p, state, action)
-    guess = decode(layout, stats, outputs, state, hard=True)
-    return guess.state, guess.log_p, penalty
-
-
-def split_learned(predict: Predict, summary: Summary, parameters: Any) -> tuple[Any, LearnedModel]:
-    """The arrays among the parameters, and the functions of them that planners use.
-
-    An Equinox model may hold functions as leaves.
-    """
-    arrays, static = eqx.partition(dict(parameters), lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
-    if jax.tree.leaves(static):
-        predict = partial(_predict_with_static, predict, static)
-    return arrays, LearnedModel(
-        partial(_imagine, predict, summary.layout, summary.stats),
-        partial(_expect, predict, summary.layout, summary.stats),
-        partial(_successor, predict, summary.layout, summary.stats),
-        behaviour_policy(summary),
-        terminal_value(summary),
-        outcome(summary),
-    )
 
 
 class PlannerAgent(Agent):

@@ -23,6 +23,7 @@ import numpy as np
 from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import load_agent, make_method
 from because_rl.datasets.columns import Columns
+from because_rl.datasets.large_log import SAMPLE_ROWS
 from because_rl.datasets.load import load
 from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.pictures import holds_pictures
@@ -70,6 +71,7 @@ def fit(
     chunk: int = 100,
     *,
     columns: Columns | None = None,
+    sample_rows: int = SAMPLE_ROWS,
     force: Iterable[Edge] = (),
     forbid: Iterable[Edge] = (),
 ) -> dict[str, Any]:
@@ -88,6 +90,7 @@ def fit(
         resume: continue a fit that was stopped.
         chunk: steps between two checkpoints.
         columns: the roles of columns in a table, beside those that the factor file names.
+        sample_rows: of Parquet with more rows, about as many are read, in whole episodes drawn at random; 0: all.
         force: edges (cause, effect) of the graph that are kept whatever the data say.
         forbid: edges that are left out whatever the data say.
 
@@ -107,7 +110,7 @@ def fit(
         )
     if factors is not None and not isinstance(factors, FactorSpec):
         columns = columns.over(Columns.from_file(factors))
-    log = read_log(data, root, columns)
+    log = read_log(data, root, columns, sample_rows)
     spec = complete_spec(log, _read_spec(factors, log.factors, log.name))
     log = prepare_log(log, spec, goal)
     edges = {"force": list(force), "forbid": list(forbid)}

@@ -200,6 +200,14 @@ def test_undetermined_edges_are_possible_and_seen_as_the_settings_say():
     np.testing.assert_array_equal(edges.possible, edges.mask)
 
 
+def test_energies_do_not_see_undetermined_inputs_that_no_plan_can_change():
+    data = corridor(episodes=10)  # the switch stays where it is throughout an episode
+    edges = estimate_mask(BecauseConfig(), data, Run([0]), mask_with(data, switch_lamp="undetermined"))
+    lamp = data.factors.targets.index("lamp")
+    assert edges.possible[data.factors.inputs.index("switch"), lamp] == 0
+    np.testing.assert_array_equal(edges.possible, edges.mask)
+
+
 def test_an_undetermined_input_can_be_as_invisible_as_an_excluded_one():
     data = corridor(episodes=10)
     place = data.factors.inputs.index("press"), data.factors.targets.index("lamp")

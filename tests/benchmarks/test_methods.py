@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from because_rl.errors import BecauseError
-from because_rl.planning.agent import LearnedModel
+from because_rl.planning.learned_model import LearnedModel
 from benchmarks.methods.given import given, markdown
 from benchmarks.methods.penalties import penalties, penalty_range
 from tests.support import REPOSITORY, lamps

@@ -172,7 +172,7 @@ def test_parts_of_parquet_are_joined_and_must_have_the_same_columns(tmp_path, mo
     """With a stand-in for pyarrow; tests/datasets/test_log_formats.py has the real one where it is installed."""
 
     def parquet_file(data):
-        table = dict(np.load(io.BytesIO(data)))
+        table = dict(np.load(io.BytesIO(data) if isinstance(data, bytes) else data))
         content = types.SimpleNamespace(column_names=list(table), column=lambda name: Column(table[name]))
         metadata = types.SimpleNamespace(num_rows=100, num_columns=len(table))
         return types.SimpleNamespace(metadata=metadata, read=lambda: content)

@@ -32,7 +32,8 @@ from because_rl.experiments.tuning.trials import CHANGES, PLANNING_CHANGES, SHAR
 from because_rl.io import write_json
 from because_rl.models.prepared_data import summarise
 from because_rl.planning import agent as planner_agent
-from because_rl.planning.agent import LearnedModel, PlannerAgent
+from because_rl.planning.agent import PlannerAgent
+from because_rl.planning.learned_model import LearnedModel
 from because_rl.planning.proposals import PlanningConfig
 from because_rl.runs.train import load_for_training
 from because_rl.training.method import Controller

@@ -25,7 +25,7 @@ def chain(episodes=30, length=6):
     episode = np.repeat(np.arange(episodes), length)
     last = x[:, 0] == length - 1
     reward, ended = last.astype(np.float32), last & (episode % 2 == 0)
-    blank, logged = blank_and_logged(CHAIN, reward, ended)
+    blank, logged = blank_and_logged(CHAIN, (reward, ended))
     go, step = np.ones_like(x), x[:, 0].astype(int)
     state, after = np.hstack([x, blank]), np.hstack([x + 1, logged])
     goal = np.zeros((len(x), 0), np.float32)

@@ -12,8 +12,8 @@ import pytest
 from because_rl.factors import FactorSpec, GoalFactor, pack
 from because_rl.models.prepared_data import action_statistics
 from because_rl.planning import agent as planner_agent
-from because_rl.planning.agent import LearnedModel
 from because_rl.planning.goal import attained
+from because_rl.planning.learned_model import LearnedModel
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, correlated, first_plan, plan
 
 # A point mass: x' = x + v', v' = v + 0.1 push -----------------------------------------------------------

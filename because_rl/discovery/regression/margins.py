@@ -109,7 +109,7 @@ def prepare(variables: Variables, folds: int, seed: int, max_rows: int | None = 
     raw_x = [raw_x[k] for k in varying]
     after = {factor.name: y for factor, y in zip(targets, raw_y, strict=True)}
     periods = [period_of(f, a, after.get(f.name)) for f, a in zip(inputs, raw_x, strict=True)]
-    blocks = [_scaled(_regressors(a, period)) for a, period in zip(raw_x, periods, strict=True)]
+    blocks = [_scaled(columns_of(a, period)) for a, period in zip(raw_x, periods, strict=True)]
     ends = np.cumsum([0] + [b.shape[1] for b in blocks])
     out = []
     for factor, y in zip(targets, raw_y, strict=True):
@@ -120,7 +120,7 @@ def prepare(variables: Variables, folds: int, seed: int, max_rows: int | None = 
         period = periods[own]
         if period is not None:
             difference = wrapped_difference(y, raw_x[own], period)
-            out.append(Target(factor, own, _scaled(_regressors(y, period)), _scaled(_clipped(difference))))
+            out.append(Target(factor, own, _scaled(columns_of(y, period)), _scaled(_clipped(difference))))
             continue
         difference = y - raw_x[own]
         difference[:, np.ptp(difference, axis=0) <= 1e-9 * np.ptp(y, axis=0)] = 0  # rounding
@@ -175,7 +175,7 @@ def period_of(factor: Factor, values: np.ndarray, after: np.ndarray | None) -> f
     return next((turn for turn in PERIODS.values() if 0.95 * turn <= width <= turn * (1 + 1e-6)), width)
 
 
-def _regressors(values: np.ndarray, period: float | None) -> np.ndarray:
+def columns_of(values: np.ndarray, period: float | None) -> np.ndarray:
     """The columns that stand for a factor: sine and cosine where it has a period, else its values."""
     if period is None:
         return values

@@ -19,8 +19,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from because_rl.factors import FactorSpec
-from because_rl.planning.agent import LearnedModel, PlannerAgent
+from because_rl.planning.agent import PlannerAgent
 from because_rl.planning.goal import attained
+from because_rl.planning.learned_model import LearnedModel
 from because_rl.rng import child_seed
 from because_rl.training.stage import hoist
 from because_rl.transitions import Transitions

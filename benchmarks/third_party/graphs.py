@@ -1,0 +1,161 @@
+"""Edge scores on RDDL problems: log a behaviour, discover as `because fit` does, compare with the true graph.
+
+The score counts the edges to next states that discovery establishes or, as a factor's own past, assumes. Edges to the
+reward are discovered too, as in every fit with rewards, and not scored.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from because_rl.datasets.load import load
+from because_rl.discovery.discover import choose_test, discover
+from because_rl.discovery.mask import STATUSES, CausalMask
+from because_rl.errors import BecauseError
+from because_rl.graph import Graph, score
+from because_rl.io import read_json, write_arrays, write_json
+from because_rl.provenance import provenance
+from because_rl.rng import stream
+from benchmarks.third_party.logs import BEHAVIOURS, ROWS, behaviour, make_factors, make_log, play, with_cue
+from benchmarks.third_party.rddl import PROBLEMS, Problem, load_problem
+from benchmarks.third_party.truth import true_graph
+
+Report = Callable[[int, int], None]
+
+
+def graphs(
+    keep: Path,
+    problems: Sequence[str] = (),
+    behaviours: Sequence[str] = (),
+    seeds: Sequence[int] = (500,),
+    rows: int = ROWS,
+    test: str | None = None,
+    report: Report = lambda done, total: None,
+) -> dict[str, Any]:
+    """Score the discovered graph of every problem, behaviour and log seed.
+
+    Args:
+        keep: a folder for logs and verdicts; what is there is not made again.
+        problems: of `PROBLEMS`, or others of the repository; empty: all of `PROBLEMS`.
+        behaviours: of `BEHAVIOURS`; empty: all.
+        seeds: of the logs; 500 to 599 are for development.
+        rows: of each log.
+        test: of independence; None: as `because fit` chooses.
+        report: called with (graphs scored, graphs in all).
+
+    Returns:
+        A row for each log, the mean of each problem, and the mean of these.
+    """
+    if unknown := set(behaviours) - set(BEHAVIOURS):
+        raise BecauseError(
+            f"There is no behaviour {min(unknown)!r}.", need=f"one of {', '.join(BEHAVIOURS)}.", fix="correct it."
+        )
+    names = problems or PROBLEMS
+    jobs = [(name, by, seed) for name in names for seed in seeds for by in behaviours or BEHAVIOURS]
+    results = []
+    for done, (name, by, seed) in enumerate(jobs):
+        report(done, len(jobs))
+        file = keep / f"{name}-{rows}" / f"{by}-{seed}" / f"graph-{test or 'default'}.json"
+        if not file.exists():
+            write_json(file, _row(load_problem(name), by, seed, rows, test, keep))
+        results.append({key: value for key, value in read_json(file).items() if key != "mask"})
+    report(len(jobs), len(jobs))
+    means = [{"problem": name, **mean_scores([row for row in results if row["problem"] == name])} for name in names]
+    settings = {"problems": list(names), "seeds": list(seeds), "rows": rows, "test": test}
+    return {
+        "rows": results,
+        "problems": means,
+        "mean_f1": float(np.mean([row["f1"] for row in means])),
+        "provenance": provenance(**settings),
+    }
+
+
+def mean_scores(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Over the logs of a problem."""
+    return {
+        **{key: float(np.mean([row["score"][key] for row in rows])) for key in ("f1", "precision", "recall")},
+        **{key: float(np.mean([row[key] for row in rows])) for key in ("undetermined", "recall_decided", "seconds")},
+        "kept_f1": float(np.mean([row["kept"]["f1"] for row in rows])),
+        "true_excluded": float(np.mean([len(row["true_excluded"]) for row in rows])),
+    }
+
+
+def cached_log(problem: Problem, by: str, seed: int, rows: int, keep: Path) -> Path:
+    """The file of a log, which is made if it is not there."""
+    file = keep / f"{problem.name}-{rows}" / f"{by}-{seed}" / "log.npz"
+    if not file.exists():
+        write_arrays(
+            file, {name: part for name, part in make_log(problem, by, seed, rows).items() if name != "episode"}
+        )
+    return file
+
+
+def cached_truth(problem: Problem, keep: Path) -> dict[str, Any]:
+    """The true graph as JSON, with how often each input shows; from the states of 40,000 rows of two behaviours."""
+    file = keep / "truth" / f"{problem.name}.json"
+    if not file.exists():
+        rng, states = stream(0, "third party", problem.name, "truth"), []
+        for by in ("random", "medium"):
+            log = play(problem, behaviour(problem, by, rng), -(-ROWS // problem.horizon), rng)
+            states.append(log["observations"][:, :-1])
+        truth = true_graph(problem, np.concatenate(states), rng)
+        write_json(
+            file,
+            {
+                "graph": truth.graph.to_dict(),
+                "share": truth.share.tolist(),
+                "named": int(truth.named.sum()),
+                "provenance": provenance(problem=problem.name),
+            },
+        )
+    return read_json(file)
+
+
+def _row(problem: Problem, by: str, seed: int, rows: int, test: str | None, keep: Path) -> dict[str, Any]:
+    log = cached_log(problem, by, seed, rows, keep)
+    known = cached_truth(problem, keep)
+    truth, cue = Graph.from_dict(known["graph"]), by == "confounded"
+    data = load(log, factors=make_factors(problem, cue))
+    begin = time.perf_counter()
+    mask = discover(data, test=test, batches=0, seed=seed)
+    return {
+        "problem": problem.name,
+        "behaviour": by,
+        "seed": seed,
+        "rows": len(data),
+        "episodes": data.episodes,
+        "test": test or choose_test(data.factors),
+        "named": known["named"],
+        "seconds": round(time.perf_counter() - begin, 1),
+        **compare(mask, with_cue(truth) if cue else truth),
+        "mask": mask.to_dict(),
+        "provenance": provenance(),
+    }
+
+
+def compare(mask: CausalMask, truth: Graph) -> dict[str, Any]:
+    """The verdicts on the edges to the targets of `truth`, beside it."""
+    rows = [row for row in mask.rows() if row["to"] in truth.targets and row["from"] in truth.inputs]
+    pairs = {status: [(r["from"], r["to"]) for r in rows if r["status"] == status] for status in STATUSES}
+
+    def graph(edges: list[tuple[str, str]]) -> Graph:
+        return Graph(truth.inputs, truth.targets, frozenset(edges))
+
+    sure = score(graph(pairs["established"] + pairs["forced"]), truth)
+    undetermined = [edge for edge in pairs["undetermined"] if edge in truth.edges]
+    decided = len(truth.edges) - len(undetermined)
+    return {
+        "score": sure.to_dict(),
+        "kept": score(graph([(r["from"], r["to"]) for r in rows if r["kept"]]), truth).to_dict(),
+        "true_edges": len(truth.edges),
+        "pairs": len(rows),
+        "undetermined": len(pairs["undetermined"]) / len(rows),
+        "true_undetermined": undetermined,
+        "true_excluded": [edge for edge in pairs["excluded"] if edge in truth.edges],
+        "recall_decided": (len(truth.edges) - len(sure.missed)) / decided if decided else 1.0,
+    }
