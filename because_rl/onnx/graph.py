@@ -188,7 +188,8 @@ class Builder:
     def call(self, function: Callable[..., Any], *arguments: Tensor) -> Any:
         """The outputs of a function of arrays, as JAX traces it, in a list."""
         shapes = [jax.ShapeDtypeStruct(t.shape, jax_dtype(t)) for t in arguments]
-        traced = jax.make_jaxpr(function)(*shapes)
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            traced = jax.make_jaxpr(function)(*shapes)
         return self.translate(traced, arguments)
 
     def translate(self, traced: Any, arguments: Sequence[Tensor]) -> list[Tensor]:

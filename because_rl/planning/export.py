@@ -22,7 +22,7 @@ FORMAT = "because-rl policy 1"
 RUNNER = "policy_runner.py"
 
 
-def write_policy(agent: Any, path: Path) -> dict[str, Any]:
+def write_policy(agent: Any, path: str | Path) -> dict[str, Any]:
     """Write `path` and, beside it, the runner. Returns what the metadata say."""
     try:
         import onnx  # noqa: F401

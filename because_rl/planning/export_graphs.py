@@ -173,8 +173,8 @@ def _best_action(b: Builder, agent: Any, k: int, observation: Tensor, goal: Tens
     at_goal = reshape(b, b.call(reached, observation, goal)[0], (1,))
     empty = [constant(np.zeros((0, count), np.int32)), *[Tensor((0, count), "d", known=np.zeros((0, count)))] * 2]
     start = [root, at_goal, _ints(0), *empty]
-    found = _loop(b, steps_left, start, [("n", size), ("n",), (1,), *[("m", count)] * 3], explore)
-    states, goals, _, child, chance, penalty = found
+    reachable = _loop(b, steps_left, start, [("n", size), ("n",), (1,), *[("m", count)] * 3], explore)
+    states, goals, _, child, chance, penalty = reachable
     missing = b.node("Sub", _length(b, states), _length(b, child), kind="i", shape=(1,))
     padding = b.node("Concat", _ints(0, 0), missing, _ints(0), kind="i", shape=(4,), axis=0)
     child, chance, penalty = (
