@@ -22,7 +22,7 @@ def packed(value):
     if not jax.dtypes.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):
         return np.asarray(value)
     words = np.asarray(jax.random.key_data(value)).astype(np.uint64)
-    return ((words[..., 0] << np.uint64(32)) | words[..., 1]).astype(np.int64)
+    return np.asarray((words[..., 0] << np.uint64(32)) | words[..., 1]).astype(np.int64)
 
 
 def run(function, argument):
@@ -31,7 +31,7 @@ def run(function, argument):
     outputs = b.call(function, given)
     model = b.model([given], [(f"out{k}", t) for k, t in enumerate(outputs)], {})
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    got = session.run(None, {"x": packed(argument).astype(STORED[given.stored])})
+    got = session.run(None, {"x": np.asarray(packed(argument), STORED[given.stored])})
     with jax.numpy_rank_promotion("allow"):
         return got, [packed(part) for part in jax.tree.leaves(function(argument))]
 
