@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # for type checkers, what `__getattr__` does
     from because_rl.factors import GoalFactor as GoalFactor
     from because_rl.graph import Graph as Graph
     from because_rl.runs.explain import explain as explain
+    from because_rl.runs.fit import fit as fit
     from because_rl.runs.worth import worth as worth
     from because_rl.training.method import Agent as Agent
     from because_rl.training.method import Method as Method
@@ -84,6 +85,7 @@ _MODULES = {
     "factors": ("Factor", "FactorSpec", "GoalFactor"),
     "graph": ("Graph",),
     "runs.explain": ("explain",),
+    "runs.fit": ("fit",),
     "runs.worth": ("worth",),
     "training.method": ("Agent", "Method", "Prediction"),
     "training.run": ("Run",),

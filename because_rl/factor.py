@@ -159,12 +159,14 @@ class Factor:
 class GoalFactor(Factor):
     """A wanted value of the state factor named `factor`: reached when state `relation` goal, column by column.
 
-    Factor files and `to_dict` write `factor` under the key "of".
+    With `hold` it is not enough to reach it once: the episode goes on, and every step at the goal counts. Factor files
+    and `to_dict` write `factor` under the key "of".
     """
 
     factor: str = ""
     relation: Relation = "equal"
     tolerance: float = 1e-6
+    hold: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,11 +179,14 @@ class GoalFactor(Factor):
                 need=f"one of {', '.join(get_args(Relation))}.",
                 fix=FIX,
             )
+        if not isinstance(self.hold, bool):
+            raise BecauseError(f"Goal {self.name!r} has hold {self.hold!r}.", need="true or false.", fix=FIX)
         if self.role:
             raise BecauseError(f"Goal {self.name!r} has role {self.role!r}.", need="no role.", fix="remove 'role'.")
 
     def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"of": self.factor, "relation": self.relation, "tolerance": self.tolerance}
+        out = {"of": self.factor, "relation": self.relation, "tolerance": self.tolerance}
+        return super().to_dict() | out | ({"hold": True} if self.hold else {})
 
 
 def number(value: Any, what: str) -> float:

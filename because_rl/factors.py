@@ -6,7 +6,6 @@ of thing (agent, key and door are all sets of cells) and share an encoder.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,18 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from because_rl.constraints import Constraint, check_constraints, parse_constraints
 from because_rl.errors import BecauseError
 from because_rl.factor import FIX, OUTCOMES, GoalFactor, number
 from because_rl.factor import Factor as Factor
 from because_rl.factor import wrapped_difference as wrapped_difference
-from because_rl.io import read_json, read_yaml
+from because_rl.factor_file import name_columns, number_columns, read_factor_file
 
 
 @dataclass(frozen=True)
 class FactorSpec:
     """The factors of state, action and goal of one dataset or environment.
 
-    `codes` is for discrete actions: row a holds the action columns that models take for action a.
+    `codes` is for discrete actions: row a holds the action columns that models take for action a. `constraints` are
+    limits that a policy must keep before all else.
 
     >>> spec = FactorSpec(pack(("x", 1, "continuous"), ("on", 1, "binary")), pack(("push", 1, "continuous")))
     >>> spec.inputs, spec.targets, spec.state_size
@@ -36,6 +37,7 @@ class FactorSpec:
     action: tuple[Factor, ...]
     goal: tuple[GoalFactor, ...] = ()
     codes: tuple[tuple[float, ...], ...] | None = None
+    constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
         for group in ("state", "action", "goal"):
@@ -75,6 +77,12 @@ class FactorSpec:
                     need="for an angle: a goal of type angle with its unit and the relation equal.",
                     fix=FIX,
                 )
+        if len({goal.hold for goal in self.goal}) > 1:
+            raise BecauseError(
+                "Of the goal factors, some are to be held and others to be reached.",
+                need="the same for all of them.",
+                fix="write 'hold: true' at each, or at none.",
+            )
         roles = [f.role for f in sorted(self.state, key=lambda f: f.start)]
         outcomes = [role for role in roles if role in OUTCOMES]
         misplaced = outcomes != roles[len(roles) - len(outcomes) :] or len(set(outcomes)) != len(outcomes)
@@ -90,6 +98,7 @@ class FactorSpec:
                 need=f"one row of {self.action_size} action columns per discrete action.",
                 fix=FIX,
             )
+        check_constraints(self.constraints, (*self.state, *self.action))
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -112,8 +121,13 @@ class FactorSpec:
 
     @property
     def maximises_reward(self) -> bool:
-        """Whether a policy is for the discounted return; otherwise for the goal."""
-        return bool(self.outcomes) and not self.goal
+        """Whether a policy is for a discounted sum, of rewards or of steps at a goal to hold; else a goal ends it."""
+        return bool(self.outcomes) or self.holds_goal
+
+    @property
+    def holds_goal(self) -> bool:
+        """Whether the goal is to be held; a goal that is only to be reached ends the episode."""
+        return any(goal.hold for goal in self.goal)
 
     @property
     def observed_size(self) -> int:
@@ -192,6 +206,15 @@ class FactorSpec:
         factors = sorted(self.goal, key=lambda f: f.start)
         return np.concatenate([state[..., :0], *(state[..., self[f.factor].slice] for f in factors)], axis=-1)
 
+    def violated(self, next_state: np.ndarray, action: np.ndarray) -> np.ndarray:
+        """(..., constraints) bool: what each step breaks, by the state that follows and its action columns."""
+        broken = []
+        for constraint in self.constraints:
+            factor = self[constraint.factor]
+            values = next_state if factor in self.state else action
+            broken.append(constraint.broken(factor, values[..., factor.slice]))
+        return np.stack(broken, -1) if broken else np.zeros((*next_state.shape[:-1], 0), bool)
+
     def satisfied(self, achieved_goal: Any, goal: Any) -> Any:
         """The same as `reached`, of what `achieved_goal` returns instead of states."""
         return _all_hit([(f, achieved_goal[..., f.slice], goal[..., f.slice]) for f in self.goal])
@@ -205,25 +228,27 @@ class FactorSpec:
         }
         if self.codes is not None:
             out["codes"] = [list(row) for row in self.codes]
+        if self.constraints:
+            out["constraints"] = [str(constraint) for constraint in self.constraints]
         return out
 
     @classmethod
     def from_dict(cls, value: Any) -> FactorSpec:
-        """From the content of a factor file: 'state', 'action' and optionally 'goal' and 'codes'."""
-        known = {"state", "action", "goal", "codes"}
+        """From the content of a factor file: 'state', 'action' and optionally 'goal', 'codes' and 'constraints'."""
+        known = {"state", "action", "goal", "codes", "constraints"}
         if isinstance(value, Mapping):
             name_columns(value)  # refuses a mixture of names and numbers
-            value = _number_columns({key: entry for key, entry in value.items() if key != "table"})
+            value = number_columns({key: entry for key, entry in value.items() if key != "table"})
         if not isinstance(value, Mapping) or not {"state", "action"} <= set(value) <= known:
             got = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
             raise BecauseError(
                 f"A factor spec has the entries {got}.",
-                need="'state' and 'action' (and optionally 'goal' and 'codes').",
+                need="'state' and 'action' (and optionally 'goal', 'codes' and 'constraints').",
                 fix=FIX,
             )
         codes = value.get("codes")
         for name, part in value.items():
-            if not (isinstance(part, list | tuple) or (part is None and name in ("goal", "codes"))):
+            if not (isinstance(part, list | tuple) or (part is None and name in ("goal", "codes", "constraints"))):
                 raise BecauseError(f"{name!r} is {part!r}.", need="a list.", fix=FIX)
         if not all(isinstance(row, list | tuple) for row in codes or ()):
             raise BecauseError("'codes' has rows that are not lists.", need="lists of numbers.", fix=FIX)
@@ -232,6 +257,7 @@ class FactorSpec:
             tuple(_parse(entry, Factor) for entry in value["action"]),
             tuple(_parse(entry, GoalFactor) for entry in value.get("goal") or ()),
             None if codes is None else tuple(tuple(number(x, "An entry of 'codes'") for x in row) for row in codes),
+            parse_constraints(value.get("constraints")),
         )
 
     @classmethod
@@ -259,72 +285,6 @@ class FactorSpec:
         head = {key: key for key in rows[0]}
         width = {key: max(len(row[key]) for row in (head, *rows)) for key in head}
         return "\n".join("  ".join(row[key].ljust(width[key]) for key in head).rstrip() for row in (head, *rows))
-
-
-def read_factor_file(path: Path) -> Any:
-    """The content of a factor file, which `FactorSpec.from_dict` checks."""
-    if not path.is_file():
-        raise BecauseError(f"There is no file {path}.", need="a factor spec in JSON or YAML.", fix=FIX)
-    return read_json(path) if path.suffix == ".json" else read_yaml(path)
-
-
-def name_columns(content: Any) -> dict[str, tuple[str, ...]]:
-    """The columns of each group of a factor file, in order, where its factors name them: columns: [speed, angle].
-
-    Groups whose factors have column numbers are left out.
-
-    >>> name_columns({"state": [{"columns": ["x", "y"]}, {"columns": "angle"}], "action": [{"columns": 0}]})
-    {'state': ('x', 'y', 'angle')}
-    """
-    out = {}
-    for group in ("state", "action", "goal"):
-        entries = content.get(group) if isinstance(content, Mapping) else None
-        given = [entry.get("columns") for entry in _entries(entries)]
-        by_name = [_is_named(columns) for columns in given]
-        if any(by_name) and not all(by_name):
-            raise BecauseError(
-                f"Of the {group} factors, some name their columns and others number them.",
-                need="names or numbers, not both.",
-                fix=FIX,
-            )
-        if any(by_name):
-            out[group] = tuple(name for columns in given for name in _as_list(columns))
-            if repeated := [name for name in out[group] if out[group].count(name) > 1]:
-                raise BecauseError(
-                    f"Column {repeated[0]!r} belongs twice to the {group} factors.",
-                    need="every column in one factor.",
-                    fix="correct the 'columns' entries; " + FIX,
-                )
-    return out
-
-
-def _number_columns(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a factor file with numbers in place of names: columns are numbered in the order of the file."""
-    out = dict(content)
-    for group in name_columns(content):
-        entries, column = [], 0
-        for entry in content[group]:
-            if isinstance(entry, Mapping):
-                width = len(_as_list(entry["columns"]))
-                entry = {**entry, "columns": [column, column + width]}
-                column += width
-            entries.append(entry)
-        out[group] = entries
-    return out
-
-
-def _entries(group: Any) -> list[Mapping]:
-    return [entry for entry in group if isinstance(entry, Mapping)] if isinstance(group, list | tuple) else []
-
-
-def _is_named(columns: Any) -> bool:
-    names = _as_list(columns)
-    ranges = any(isinstance(name, str) and re.fullmatch(r"\d+\s*[-:,]\s*\d+", name) for name in names)
-    return bool(names) and all(isinstance(name, str) for name in names) and not ranges
-
-
-def _as_list(columns: Any) -> list:
-    return list(columns) if isinstance(columns, list | tuple) else [columns]
 
 
 def _all_hit(parts: list[tuple[GoalFactor, Any, Any]]) -> Any:
@@ -357,7 +317,7 @@ def pack(*entries: tuple) -> tuple[Factor, ...]:
 def _parse(entry: Any, cls: type) -> Any:
     """The `Factor` or `GoalFactor` (`cls`) of one entry of a factor file."""
     allowed = {"name", "columns", "type", "kind", "optional", "role", "unit"} | (
-        {"of", "relation", "tolerance"} if cls is GoalFactor else set()
+        {"of", "relation", "tolerance", "hold"} if cls is GoalFactor else set()
     )
     if not isinstance(entry, Mapping) or not {"name", "columns", "type"} <= set(entry) <= allowed:
         raise BecauseError(

@@ -32,6 +32,12 @@ class Chunks(Protocol):
     def __iter__(self) -> Iterator[Transitions]: ...
 
 
+class RowSource(Protocol):
+    """More rows than fit in memory, of which some are drawn at a time."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]: ...
+
+
 @dataclass(frozen=True)
 class Transitions:
     """n transitions in the order they were logged; rows of one episode are adjacent. No simulator, no true graph.
@@ -70,6 +76,8 @@ class Transitions:
     """what the dataset says of itself, such as the recipe that it was collected by"""
     rest: Chunks | None = field(default=None, repr=False, compare=False)
     """of a sample of a large log: the other episodes"""
+    stored: RowSource | None = field(default=None, repr=False, compare=False)
+    """of such a sample: all rows to train on"""
 
     @classmethod
     def from_arrays(
@@ -111,7 +119,7 @@ class Transitions:
         if goal is not None:
             goals = np.broadcast_to(np.asarray(goal), (n, np.shape(goal)[-1]))
             wanted = _columns("goal", goals, n, spec.goal_size, name)[order]
-            ended = np.asarray(spec.reached(after, wanted)) & bool(spec.goal)
+            ended = np.asarray(spec.reached(after, wanted)) & (bool(spec.goal) and not spec.holds_goal)
         start = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
         lengths = np.diff(np.append(start, n))
         last = np.isin(np.arange(n), start + lengths - 1)
@@ -192,7 +200,7 @@ class Transitions:
 
     def rows(self, keep: np.ndarray) -> Transitions:
         """The rows that `keep` selects (a boolean mask or row numbers)."""
-        return replace(self, rest=None, **{name: getattr(self, name)[keep] for name in LEARNED})
+        return replace(self, rest=None, stored=None, **{name: getattr(self, name)[keep] for name in LEARNED})
 
     @property
     def episodes(self) -> int:

@@ -16,13 +16,17 @@ ByWorld = Mapping[str, Settings]
 WORLD_MODEL: ByWorld = {
     "unlock": {"hidden": 64, "batch": 128, "rate": 2e-3, "world_steps": 2500},
     "crash": {"planner.population": 192},
-    "lift": {"behaviour_steps": 6000, "behaviour_hidden": 256, "planner.population": 64},
+    "lift": {
+        **{"behaviour_steps": 6000, "behaviour_hidden": 256},
+        **{"planner.population": 48, "planner.horizon": 25},
+    },
 }
 """Steps, batch, rate, proposals and candidates of all methods that plan in a model, `because-paper` excepted, which has
 the paper's. Widths are those of the BECAUSE paper's table where it has one for a method. Unlock is the smallest of the
 three worlds. By held-out likelihood Lift's behaviour policy gains from width and steps; that of Crash, whose data are
 noisier, would overfit. On development scenes 64 candidates do no worse on Lift than 256 (.98 of lift-expert for .97).
-Of crash-medium they lose .07, and 192 candidates .01, for a quarter of a plan's time."""
+Of crash-medium they lose .07, and 192 candidates .01, for a quarter of a plan's time. A plan on Lift has 25 steps: one
+of 15 ends halfway to a far cube, where the value errs most."""
 
 UNLOCK_IMITATION_STEPS = 3000
 """Of the imitators: their encoders share across cells, and the 2,400 rows of Unlock are learned by heart in more."""

@@ -114,6 +114,15 @@ def fit(
     goal: Annotated[
         list[float] | None, typer.Option(help="One goal for all episodes, a number per goal column; repeatable.")
     ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(help="What the policy is for: goal, reward or both. Left out: the goal if there is one."),
+    ] = "",
+    hold: Annotated[bool, typer.Option("--hold", help="The goal is to be held, not only to be reached.")] = False,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(help="A limit that no reward buys off: 'temp<=80'; of levels 'mode!=2'. Repeatable."),
+    ] = None,
     seeds: Annotated[int, typer.Option(max=MAX_SEEDS, help="Train the seeds 0, 1, ... as one program.")] = 3,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of BECAUSE: 'world_steps=3000'; repeatable.")
@@ -147,6 +156,9 @@ def fit(
             sample_rows=sample_rows,
             force=parse_edges(force),
             forbid=parse_edges(forbid),
+            constraints=constraint or (),
+            objective=objective,
+            hold=hold,
         )
     if not as_json:
         if result["graph"] is not None:

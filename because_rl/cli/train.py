@@ -167,16 +167,17 @@ def discover(
     """Find which factors drive which: a causal graph from logged transitions. Stopped, the same command continues."""
     from because_rl.runs.discover import discover_dataset
 
-    with interruptible(RERUN), progress_bar(f"Discovering in {dataset}", "targets") as progress:
+    with interruptible(RERUN), training_bar(f"Discovering in {dataset}") as progress:
         result = discover_dataset(
             dataset,
             root,
             factors,
             output,
-            progress,
+            lambda done, total: progress("targets", done, total, {}),
             {"state": split_names(state), "action": split_names(action), "episode": episode}
             | {"time": time, "reward": reward, "missing": missing, "sample_rows": sample_rows},
             regimes=regimes,
+            report_rest=lambda done, total: progress("other episodes", done, total, {}),
             test=test,
             threshold=threshold,
             fdr=fdr,

@@ -17,7 +17,7 @@ import numpy as np
 
 from because_rl.datasets.tables import Table, broken_number
 from because_rl.errors import BecauseError
-from because_rl.factors import name_columns, read_factor_file
+from because_rl.factor_file import name_columns, read_factor_file
 
 ALIASES = {
     "observations": ("observations", "states", "observation", "state"),

@@ -2,8 +2,8 @@
 
 The end of an episode gets its meaning here. Methods that reach goals take `terminated` to mean *ended at its goal*; in
 a user's log it may as well mean that something broke. So where there is a goal, an episode is terminated when its last
-state satisfies the goal and truncated otherwise, whatever the log's own flags are. Where there is none, and rewards
-are logged, the flags of the log say after which steps no reward follows.
+state satisfies the goal and truncated otherwise, whatever the log's own flags are. Where there is none, or it is to be
+held, the flags of the log say after which steps nothing follows. Rewards beside a goal to reach end by either.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
 from because_rl.io import new_folder, write_json
 
+MOST_CODES = 100
+"""Logged combinations of discrete action factors that are numbered at most: each is a class of the policy."""
+
 
 def add_action_codes(log: Log, factors: FactorSpec) -> FactorSpec:
     """The spec, with `codes` added where actions are discrete and it has none.
 
     Numbers get one-hot codes. Columns of discrete factors, of which one at least is categorical, get the combinations
-    that were logged.
+    that were logged, unless these are more than `MOST_CODES`: then each factor is planned as one beside others.
     """
     if factors.codes is not None:
         return factors
@@ -40,25 +43,46 @@ def add_action_codes(log: Log, factors: FactorSpec) -> FactorSpec:
         return factors
     if any(factor.invalid(rows[:, factor.slice]).any() for factor in factors.action):
         return factors  # `prepare_log` says where
-    return replace(factors, codes=tuple(tuple(row) for row in np.unique(rows, axis=0).astype(float).tolist()))
+    combinations = np.unique(rows, axis=0).astype(float).tolist()
+    return replace(factors, codes=tuple(map(tuple, combinations))) if len(combinations) <= MOST_CODES else factors
 
 
 def add_outcomes(
-    factors: FactorSpec, rewards: Iterable[np.ndarray], ends: Iterable[np.ndarray], reward: str = ""
+    factors: FactorSpec,
+    rewards: Iterable[np.ndarray],
+    ends: Iterable[np.ndarray],
+    reward: str = "",
+    beside_goal: bool = False,
 ) -> FactorSpec:
     """The spec with the rewards and ends of episodes as factors, where they are what a policy is to be good at.
 
-    That is where rewards are logged and the spec names no goal. `reward` is the name of their factor.
+    That is where rewards are logged and the spec names no goal, unless they are to count `beside_goal`. `reward` is the
+    name of their factor.
     """
-    if factors.goal or factors.outcomes or not any(np.any(values) for values in rewards):
+    if (factors.goal and not beside_goal) or factors.outcomes or not any(np.any(values) for values in rewards):
         return factors
     return factors.with_outcomes(reward or "reward", has_ends=any(np.any(flags) for flags in ends))
 
 
-def complete_spec(log: Log, factors: FactorSpec) -> FactorSpec:
+OBJECTIVES = ("", "goal", "reward", "both")
+"""What a policy is for; "": for the goal, if the spec names one, and else for rewards."""
+
+
+def complete_spec(log: Log, factors: FactorSpec, objective: str = "") -> FactorSpec:
     """The spec with all that the log adds to it: `add_action_codes`, `add_outcomes`."""
     rewards, ends = [e["rewards"] for e in log.episodes], [e["terminations"] for e in log.episodes]
-    return add_outcomes(add_action_codes(log, factors), rewards, ends, log.columns.reward if log.columns else "")
+    if objective not in OBJECTIVES:
+        raise BecauseError(f"Got the objective {objective!r}.", need="goal, reward or both.", fix="leave it out.")
+    lacks_goal = objective in ("goal", "both") and not factors.goal
+    if lacks_goal or (objective in ("reward", "both") and not any(np.any(values) for values in rewards)):
+        raise BecauseError(
+            f"The objective is {objective!r}, and " + ("there is no goal." if lacks_goal else "no reward is logged."),
+            need="what the policy is to be good at.",
+            fix="add a section 'goal' to the factor file." if lacks_goal else "name its column with --reward.",
+        )
+    factors = replace(add_action_codes(log, factors), goal=() if objective == "reward" else factors.goal)
+    name = log.columns.reward if log.columns else ""
+    return add_outcomes(factors, rewards, ends, name, beside_goal=objective == "both")
 
 
 def prepare_log(log: Log, factors: FactorSpec, goal: Sequence[float] | None = None) -> Log:
@@ -134,7 +158,9 @@ def _prepare_episode(log: Log, number: int, factors: FactorSpec, checker: Checke
     if factors.goal:
         prepared["goals"] = checked["goal"]
         last = np.arange(len(terminated)) == len(terminated) - 1
-        terminated = last & bool(np.all(factors.reached(checked["state"][-1], checked["goal"][-1])))
+        own = checked["terminated"] if factors.maximises_reward else np.zeros_like(last)
+        reached = bool(np.all(factors.reached(checked["state"][-1], checked["goal"][-1])))
+        terminated = own if factors.holds_goal else own | (last & reached)
     ended = checked["terminated"] | checked["truncated"]
     return prepared | {"terminations": terminated, "truncations": ended & ~terminated}
 

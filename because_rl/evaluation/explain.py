@@ -227,7 +227,7 @@ def _futures(
         rows = future["steps"]
         future["end"] = f"{future['end']} at step {len(rows)}" if future["end"] else f"goes on after step {len(rows)}"
         future["uncertainty"] = float(np.mean([row["uncertainty"] for row in rows]))
-        if factors.maximises_reward:
+        if factors.outcomes:
             future["reward"] = float(sum(row["reward"] for row in rows))
     return futures
 
@@ -246,7 +246,7 @@ def _step(
 
 
 def _end(factors: FactorSpec, state: np.ndarray, goal: np.ndarray) -> str:
-    if factors.goal_size and bool(np.all(factors.reached(state, goal))):
+    if factors.goal_size and not factors.holds_goal and bool(np.all(factors.reached(state, goal))):
         return "the goal is reached"
     return "the episode ends" if any(f.role == "end" and state[f.start] > 0.5 for f in factors.outcomes) else ""
 

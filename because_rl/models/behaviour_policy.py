@@ -3,7 +3,8 @@
     pi(a | s, g) = sum_k w_k(s, g) prod_columns N(a; mean_k(s, g), spread_k(s, g))
 
 A mixture, because logged behaviour is one: the average of an expert and of noise is neither of the two. Columns that
-only ever took two values get a Bernoulli in place of the Gaussian. Of numbered actions each is a component that is
+only ever took two values get a Bernoulli in place of the Gaussian, the levels of a categorical factor beside other
+factors a categorical distribution. Of numbered actions each is a component that is
 exactly its row of `codes`, so that the mixture is a categorical distribution. State factors that cannot matter for the
 goal (no path to it in the mask) are gated out.
 """
@@ -24,6 +25,8 @@ from because_rl.models.prepared_data import ActionStatistics, Statistics
 from because_rl.training.stage import Batch
 
 LEAST_SPREAD, MOST_SPREAD = -4.0, 0.5
+LEAST_CHANCE = 1e-6
+"""Of noise as a probability, whose double logarithm must be finite."""
 OTHER_CODE = -1e9
 """Log-density of a code at the action of another; finite, so that differences of such have no NaN."""
 
@@ -33,7 +36,8 @@ class ActionMixture(NamedTuple):
 
     log_weight: Array
     mean: Array
-    """in units of the actions' standard deviation; log-odds of Bernoulli columns; codes as they are"""
+    """in units of the actions' standard deviation; log-odds of Bernoulli columns, log-probabilities of levels; codes as
+    they are"""
     log_spread: Array | None
     """None: the components are codes"""
 
@@ -42,9 +46,12 @@ class BehaviourPolicy(eqx.Module):
     net: MLP
     components: int = eqx.field(static=True)
     codes: tuple[tuple[float, ...], ...] | None = eqx.field(static=True)
+    levels: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """first column of each categorical factor, and the one behind its last; none where there are codes"""
 
     def __init__(self, factors: FactorSpec, key: PRNGKeyArray, *, hidden: int = 128, components: int = 4):
         self.codes = factors.codes
+        self.levels = tuple((f.start, f.stop) for f in factors.action if f.type == "categorical" and self.codes is None)
         self.components = components if self.codes is None else len(self.codes)
         size = self.components * (1 + 2 * factors.action_size if self.codes is None else 1)
         self.net = MLP((factors.state_size + factors.goal_size, hidden, hidden, size), key, last=0.1)
@@ -56,6 +63,8 @@ class BehaviourPolicy(eqx.Module):
         if self.codes is not None:
             return ActionMixture(jax.nn.log_softmax(out[:, 0]), jnp.asarray(self.codes, jnp.float32), None)
         mean, spread = jnp.split(out[:, 1:], 2, axis=1)
+        for start, stop in self.levels:
+            mean = mean.at[:, start:stop].set(jax.nn.log_softmax(mean[:, start:stop], axis=1))
         # Components that start alike would stay alike: they begin at different spreads.
         first = jnp.linspace(-1.0, 1.0, self.components)[:, None] if self.components > 1 else jnp.zeros((1, 1))
         spread = LEAST_SPREAD + (MOST_SPREAD - LEAST_SPREAD) * jax.nn.sigmoid(spread + first)
@@ -71,6 +80,7 @@ def component_log_densities(actions: ActionStatistics, mixture: ActionMixture, a
     wanted = (action > 0.5 * (actions.low + actions.high)).astype(jnp.float32)
     coin = mixture.mean * wanted[None] - jax.nn.softplus(mixture.mean)
     each = jnp.where(actions.coin[None] > 0, coin, -0.5 * z**2 - mixture.log_spread)
+    each = jnp.where(actions.coin[None] > 1, mixture.mean * action[None], each)
     return mixture.log_weight + each.sum(1), z
 
 
@@ -108,7 +118,12 @@ def draw_action(
     mean, spread, noise = mixture.mean[k], mixture.log_spread[k], noise[1:]
     gaussian = actions.mean + actions.scale * (mean + jnp.exp(spread) * noise)
     coin = jnp.where(jax.scipy.stats.norm.cdf(noise) < jax.nn.sigmoid(mean), actions.high, actions.low)
-    return jnp.where(actions.coin > 0, coin, gaussian)
+    columns = jnp.where(actions.coin > 0, coin, gaussian)
+    chance = jnp.clip(jax.scipy.stats.norm.cdf(noise), LEAST_CHANCE, 1 - LEAST_CHANCE)
+    for start, stop in model.levels:  # the largest of log-probabilities with Gumbel noise
+        level = (mean - jnp.log(-jnp.log(chance)))[start:stop].argmax()
+        columns = columns.at[start:stop].set(jax.nn.one_hot(level, stop - start))
+    return columns
 
 
 class Persistence(NamedTuple):
@@ -146,6 +161,7 @@ def mixture_persistence(
 
     tried = jnp.linspace(0.0, 0.98, 50)
     kept = tried[jax.lax.map(likelihood, tried).argmax()]
-    together = (follows[:, None] * posterior[:-1] * posterior[1:])[:, :, None] * (1.0 - actions.coin)[None, None]
+    gaussian = (1.0 - jnp.minimum(actions.coin, 1.0))[None, None]
+    together = (follows[:, None] * posterior[:-1] * posterior[1:])[:, :, None] * gaussian
     both, own = (together * z[:-1] * z[1:]).sum(), (together * z[:-1] ** 2).sum()
     return Persistence(jnp.clip(both / jnp.maximum(own, 1e-6), 0.0, 0.95), kept)

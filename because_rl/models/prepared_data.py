@@ -14,7 +14,7 @@ from jaxtyping import Array
 from because_rl.factors import FactorSpec
 from because_rl.models.layout import Layout
 from because_rl.training.run import check_saved
-from because_rl.training.stage import Batch
+from because_rl.training.stage import Batch, StreamedRows
 from because_rl.transitions import Transitions
 
 LEAST = 1e-6
@@ -113,15 +113,19 @@ class ActionStatistics(NamedTuple):
     mean: Array
     scale: Array
     coin: Array
-    """1 where a column only ever took two values, `low` and `high`: a Bernoulli column"""
+    """1 where a column only ever took two values, `low` and `high`: a Bernoulli column; 2 where it is a level of a
+    categorical factor; else 0"""
     low: Array
     high: Array
 
 
-def action_statistics(action: np.ndarray) -> ActionStatistics:
-    """Statistics of (n, columns) logged actions."""
+def action_statistics(action: np.ndarray, factors: FactorSpec | None = None) -> ActionStatistics:
+    """Statistics of (n, columns) logged actions; without `factors` none of them is categorical."""
     low, high = action.min(0), action.max(0)
-    coin = np.array([len(np.unique(column)) == 2 for column in action.T])
+    coin = np.array([len(np.unique(column)) == 2 for column in action.T], np.float32)
+    for factor in () if factors is None or factors.codes is not None else factors.action:
+        if factor.type == "categorical":
+            coin[factor.slice] = 2
     scale = np.where(coin, 1.0, np.maximum(action.std(0), 1e-3))
     return ActionStatistics(*(jnp.asarray(a, jnp.float32) for a in (action.mean(0), scale, coin, low, high)))
 
@@ -163,7 +167,7 @@ def summarise(data: Transitions, rows: np.ndarray | None = None) -> Summary:
     keep = np.ones(len(data), bool) if rows is None else rows
     layout = Layout(data.factors)
     stats = statistics(layout, data.state[keep], data.action[keep], data.next_state[keep])
-    return Summary(layout, data.horizon, stats, action_statistics(data.action[keep]))
+    return Summary(layout, data.horizon, stats, action_statistics(data.action[keep], data.factors))
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ class PreparedData:
     summary: Summary
     """of all rows"""
     train: Batch
-    """the rows that are not held out"""
+    """the rows that are not held out; of a sample those that are stored for training are drawn block by block"""
 
     @property
     def layout(self) -> Layout:
@@ -187,4 +191,5 @@ class PreparedData:
 
 def prepare(data: Transitions) -> PreparedData:
     """Layout, statistics and training rows of a dataset."""
-    return PreparedData(data, summarise(data), data.batch(~data.held_out))
+    train: Batch = data.batch(~data.held_out)
+    return PreparedData(data, summarise(data), train if data.stored is None else StreamedRows(train, data.stored))

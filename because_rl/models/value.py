@@ -14,7 +14,8 @@ Where rewards are to be maximised, the value is the discounted sum of what is st
 
     V(s) <- expectile of  r_1 + gamma r_2 + ... + gamma^{n-1} r_n + gamma^n V(s_n),
 
-without the last term where the episode ended for good.
+without the last term where the episode ended for good. A goal beside rewards adds 1 to the reward of the step that
+reaches it, in units of the returns, and ends the episode; one to be held adds 1 - gamma to each step at it.
 """
 
 from __future__ import annotations
@@ -137,26 +138,39 @@ def logged_returns(data: Transitions, discount: float) -> Returns:
     to_go, returns = 0.0, np.empty(len(data))
     for t in range(len(data) - 1, -1, -1):
         to_go = returns[t] = data.reward[t] + discount * (after[t] if last[t] else to_go)
+    if not data.factors.outcomes:
+        return Returns(*(jnp.asarray(value, jnp.float32) for value in (1.0, 0.0, 1.0, 0.0)))
     unit = max(np.ptp(returns), 1e-3 * np.abs(returns).max(), 1e-6)
     (at,) = [f.start for f in data.factors.outcomes if f.role == "reward"]
     brought = (data.reward - data.next_state[:, at])[data.terminated]
     end = float(brought.mean()) if len(brought) else 0.0
     bounds = np.array([min(data.reward.min(), 0.0), max(data.reward.max(), 0.0)]) / (1 - discount) / unit
+    bounds[1] += bool(data.factors.goal)
     return Returns(*(jnp.asarray(value, jnp.float32) for value in (unit, *bounds, end)))
 
 
-def rewards_ahead(data: Transitions, discount: float, steps: int = STEPS_AHEAD) -> dict[str, np.ndarray]:
+def rewards_ahead(
+    data: Transitions, returns: Returns, discount: float, steps: int = STEPS_AHEAD
+) -> dict[str, np.ndarray]:
     """For each row: the discounted rewards of the next `steps` rows of its episode, the state behind them, and the
-    discount of its value, 0 after an end."""
-    rows = np.arange(len(data))
+    discount of its value, 0 after an end. What a goal pays is among the rewards."""
+    rows, spec = np.arange(len(data)), data.factors
     stop = np.searchsorted(data.episode, data.episode, side="right")  # behind the last row of the episode
+    paid, over = data.reward if spec.outcomes else np.zeros(len(data)), data.terminated
+    if spec.goal:
+        hit = np.asarray(spec.reached(data.next_state, data.goal))
+        paid = paid + hit * float(returns.unit) * ((1 - discount) if spec.holds_goal else 1.0)
+        if not spec.holds_goal:  # nothing follows the first step that reaches it
+            over = over | hit
+            behind = np.flatnonzero(over) + 1
+            stop = np.minimum(stop, np.append(behind, len(data))[np.searchsorted(behind, rows, side="right")])
     total = np.zeros(len(data))
     for k in range(steps):
-        total += np.where(rows + k < stop, discount**k * data.reward[np.minimum(rows + k, len(data) - 1)], 0.0)
+        total += np.where(rows + k < stop, discount**k * paid[np.minimum(rows + k, len(data) - 1)], 0.0)
     end = np.minimum(rows + steps, stop) - 1
     # States behind a step have its outcome, which the value must not see: those before it are blank.
     state = np.hstack([data.next_state[end, : data.factors.observed_size], data.state[:, data.factors.observed_size :]])
-    later = np.where(data.terminated[end], 0.0, discount ** (end - rows + 1))
+    later = np.where(over[end], 0.0, discount ** (end - rows + 1))
     ahead = {"reward_ahead": total, "state_ahead": state, "discount_ahead": later}
     return {name: np.asarray(values, np.float32) for name, values in ahead.items()}
 

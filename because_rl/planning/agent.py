@@ -25,10 +25,11 @@ from because_rl.models.behaviour_policy import nearest_code
 from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary
-from because_rl.planning.calibration import event_shifts, price_pessimism
+from because_rl.planning.calibration import error_scale, event_shifts, price_pessimism
 from because_rl.planning.export import write_policy
-from because_rl.planning.goal import attained
+from because_rl.planning.goal import ended
 from because_rl.planning.learned_model import LearnedModel, split_learned
+from because_rl.planning.limits import action_box
 from because_rl.planning.proposals import no_policy_reason, plans_exactly, untrained_proposals
 from because_rl.planning.shooting import Plan, PlanningModel, ShootingConfig, first_plan, plan
 from because_rl.planning.value_iteration import Successors, ValueIteration
@@ -74,6 +75,8 @@ class PlanningMethod(Method):
         c, data, parameters = self.config, prepared.transitions, {**model, **proposals}
         arrays, learned = split_learned(self.predict, prepared.summary, parameters)
         parameters["event_shift"] = jnp.asarray(event_shifts(data, prepared.stats, learned.expect, arrays))
+        if data.factors.constraints:
+            parameters["error_scale"] = jnp.asarray(error_scale(data, learned.forecast, arrays))
         if c.pessimism is None:
             pessimism = price_pessimism(data, learned.imagine, arrays, c.price)
         else:
@@ -94,6 +97,8 @@ class PlanningMethod(Method):
             more = untrained_proposals(self.config, factors, key) if "['gate']" in arrays else {}
             if "['event_shift']" in arrays:
                 more["event_shift"] = jnp.zeros(factors.state_size)
+            if factors.constraints:
+                more["error_scale"] = jnp.ones(factors.state_size)
             return self.untrained(summary, key) | more
 
         parameters = unflatten(untrained_of_seeds(untrained, len(seeds)), arrays, "agent")
@@ -117,11 +122,11 @@ class PlannerAgent(Agent):
         self.config = replace(method.config.planner, pessimism=1.0)
         self.exact = plans_exactly(self.factors)
         if self.exact:
-            self._successor_arrays, successor = hoist(self.learned.successor)
-            self._successors = _compile_successors(successor)
+            self._successor_arrays, functions = hoist((self.learned.successor, self.learned.violation))
+            self._successors = _compile_successors(functions)
         else:
             arrays, functions = hoist(self.learned)
-            bounds = summary.actions.low, summary.actions.high
+            bounds = action_box(self.factors, summary.actions)
             self._inputs = arrays, tuple(jnp.asarray(b, jnp.float32) for b in bounds)
             # What data decide is an argument, so that one compiled program serves all datasets of a world.
             self._plan = _compile(self.config, method.config.memory, self.factors, functions)
@@ -183,8 +188,8 @@ class PlannerAgent(Agent):
 
         def model(states: np.ndarray, actions: np.ndarray) -> Successors:
             rows = jnp.asarray(states), jnp.asarray(actions)
-            state, log_p, penalty = run_program(self._successors, self._successor_arrays, parameters, *rows)
-            return Successors(np.asarray(state), np.exp(np.asarray(log_p, np.float64)), np.asarray(penalty))
+            state, log_p, *rest = run_program(self._successors, self._successor_arrays, parameters, *rows)
+            return Successors(np.asarray(state), np.exp(np.asarray(log_p, np.float64)), *map(np.asarray, rest))
 
         return ValueIteration(
             model, self.factors, self.horizon, discount=self.config.discount, pessimism=float(self.pessimism[k])
@@ -253,14 +258,16 @@ class ShootingController(Controller):
         return np.asarray(actions if codes is None else nearest_code(jnp.asarray(codes, jnp.float32), actions))
 
 
-def _compile_successors(successor: Any) -> Program:
-    """The program of `LearnedModel.successor` for rows; `successor` is without its arrays."""
+def _compile_successors(functions: Any) -> Program:
+    """The program of `LearnedModel.successor` and, with constraints, `violation` for rows; without their arrays."""
 
-    @jax.jit
-    def over_rows(arrays: Any, parameters: Any, states: Array, actions: Array) -> tuple[Array, Array, Array]:
-        return jax.vmap(eqx.combine(arrays, successor), (None, 0, 0))(parameters, states, actions)
+    def row(arrays: Any, parameters: Any, state: Array, action: Array) -> tuple[Array, ...]:
+        successor, violation = eqx.combine(arrays, functions)
+        after = successor(parameters, state, action)
+        return after if violation is None else (*after, violation(parameters, state, action))
 
-    return Program("successor", over_rows, describe(successor))
+    over_rows = jax.jit(jax.vmap(row, (None, None, 0, 0)))
+    return Program("successor", over_rows, describe(functions))
 
 
 def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, functions: Any) -> Program:
@@ -281,6 +288,7 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
             behaviour_policy=lambda p, state, goal, noise: learned.behaviour_policy(p[0], state, goal, noise),
             terminal_value=lambda p, state, goal: learned.terminal_value(p[0], state, goal),
             outcome=None if (outcome := learned.outcome) is None else lambda p, state: outcome(p[0], state),
+            violation=None if (broken := learned.violation) is None else lambda p, *step: broken(p[0], *step),
         )
         settings = _with_persistence(config, memory, parameters[0])
 
@@ -293,7 +301,7 @@ def _compile(config: ShootingConfig, memory: float | None, factors: FactorSpec, 
             return jax.lax.map(plan_of_world, worlds, batch_size=min(GPU_WORLD_BATCH, len(state)))
         # A few worlds at a time, so that their candidates stay in the caches. Worlds at their goal are sorted to the
         # end, and a batch of them alone is not planned for.
-        done = jax.vmap(partial(attained, factors))(state, goal) > (0.5 if factors.goal else 1.0)
+        done = jax.vmap(partial(ended, factors))(state, goal) > 0.5
         order = jnp.argsort(done)
         size = -(-len(state) // -(-len(state) // CPU_WORLD_BATCH))
         padded = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (-len(state) % size,))])

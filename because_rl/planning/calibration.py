@@ -58,6 +58,19 @@ def event_shifts(data: Transitions, stats: Statistics, expect: Read, parameters:
     return shifts
 
 
+def error_scale(data: Transitions, forecast: Callable[..., Any], parameters: Any) -> np.ndarray:
+    """(seeds, state columns) by how much the errors on held-out rows exceed the deviation that the model gives them.
+
+    At least 1; so it is for columns without a deviation, those of discrete factors. `forecast` is that of the model,
+    which must not have been scaled yet.
+    """
+    rows = np.flatnonzero(data.held_out)[:CHUNK]
+    expected, deviation, _ = read_rows(forecast, parameters, data.state[rows], data.action[rows])
+    error = data.factors.change(expected, np.broadcast_to(data.next_state[rows], expected.shape))
+    ratio = np.divide(error, deviation, out=np.zeros_like(error), where=deviation > 0)
+    return np.maximum(np.sqrt((ratio**2).mean(1)), 1.0).astype(np.float32)
+
+
 def calibrating_shift(chance: np.ndarray, switches: np.ndarray, most: np.ndarray) -> np.ndarray:
     """What to add to the log-odds of chances (seeds, rows, columns) so that they sum to `switches` (columns,).
 

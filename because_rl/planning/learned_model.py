@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -15,6 +16,7 @@ from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
 from because_rl.models.likelihood import decode
 from because_rl.models.prepared_data import Statistics, Summary, blank_outcomes
+from because_rl.planning.limits import predicted_deviation, violation
 from because_rl.planning.proposals import behaviour_policy, outcome, terminal_value
 
 Predict = Callable[[Layout, Statistics, Any, Array, Array], tuple[list[Outputs], Array]]
@@ -37,6 +39,11 @@ class LearnedModel(NamedTuple):
     """state, goal -> value"""
     outcome: Callable[[Any, Array], tuple[Array, Array]] | None = None
     """imagined state -> reward in units of the logged returns, probability of an end; None where a goal counts"""
+    forecast: Any = None
+    """state, action -> what `expect` returns, and between the two the standard deviation of each column of the next
+    state, 0 of discrete factors"""
+    violation: Callable[[Any, Array, Array], Array] | None = None
+    """state, action -> how much the step counts as a violation (`planning.limits`); None without constraints"""
 
 
 def _predict_with_static(
@@ -71,6 +78,23 @@ def _successor(
     return guess.state, guess.log_p, penalty
 
 
+def _forecast(
+    predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array
+) -> tuple[Array, Array, Array]:
+    state = blank_outcomes(layout.factors, stats, state)
+    outputs, penalty = predict(layout, stats, p, state, action)
+    guess = decode(layout, stats, outputs, state, p.get("event_shift"), hard=False, cautious=False)
+    scale = p.get("error_scale", jnp.ones(len(state)))
+    return guess.state, predicted_deviation(layout, stats, outputs, scale), penalty
+
+
+def _violation(predict: Predict, layout: Layout, stats: Statistics, p: Any, state: Array, action: Array) -> Array:
+    state = blank_outcomes(layout.factors, stats, state)
+    outputs, _ = predict(layout, stats, p, state, action)
+    after = decode(layout, stats, outputs, state, hard=False).state
+    return violation(layout, stats, p["error_scale"], outputs, after, action)
+
+
 def split_learned(predict: Predict, summary: Summary, parameters: Any) -> tuple[Any, LearnedModel]:
     """The arrays among the parameters, and the functions of them that planners use.
 
@@ -86,4 +110,6 @@ def split_learned(predict: Predict, summary: Summary, parameters: Any) -> tuple[
         behaviour_policy(summary),
         terminal_value(summary),
         outcome(summary),
+        partial(_forecast, predict, summary.layout, summary.stats),
+        partial(_violation, predict, summary.layout, summary.stats) if summary.factors.constraints else None,
     )

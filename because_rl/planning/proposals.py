@@ -66,15 +66,15 @@ def no_policy_reason(factors: FactorSpec) -> str:
     """Why no policy can be planned with these factors; empty where one can."""
     if not factors.goal and not factors.outcomes:
         return "the factors name no goal, and no rewards are logged"
-    if factors.codes is None and (categorical := [f.name for f in factors.action if f.type == "categorical"]):
-        return f"action {categorical[0]!r} is categorical and the factor spec has no 'codes'"
+    if factors.codes is None and (optional := [f.name for f in factors.action if f.optional]):
+        return f"action {optional[0]!r} is optional and the factor spec has no 'codes'"
     return ""
 
 
 def plans_exactly(factors: FactorSpec) -> bool:
     """Whether value iteration plans: over numbered actions, and states that can be listed. Otherwise shooting does."""
     continuous = any(factor.is_continuous for factor in factors.state)
-    return factors.codes is not None and not continuous and not factors.outcomes
+    return factors.codes is not None and not continuous and not factors.maximises_reward
 
 
 def needs_proposals(factors: FactorSpec) -> bool:
@@ -114,7 +114,7 @@ def fit_proposals(c: PlanningConfig, prepared: PreparedData, run: Run, mask: np.
     if data.factors.maximises_reward:
         returns = logged_returns(data, c.discount)
         more = {"returns": broadcast_over_seeds(returns, len(run.seeds))}
-        ahead = rewards_ahead(data, c.discount)
+        ahead = rewards_ahead(data, returns, c.discount)
         rows = {**rows, **{name: jnp.asarray(values[~data.held_out]) for name, values in ahead.items()}}
         loss = partial(return_loss, stats, returns, c.expectile)
     value = run.fit(
@@ -179,9 +179,9 @@ def _terminal_value(factors: FactorSpec, stats: Statistics, p: dict[str, Any], s
 def outcome(summary: Summary) -> Any:
     """A function (parameters of one seed, imagined state) -> reward in units of returns, probability of an end.
 
-    None where the goal is what counts.
+    None where no rewards count.
     """
-    return partial(_outcome, summary.factors, summary.stats) if summary.factors.maximises_reward else None
+    return partial(_outcome, summary.factors, summary.stats) if summary.factors.outcomes else None
 
 
 def _outcome(factors: FactorSpec, stats: Statistics, p: dict[str, Any], state: Array) -> tuple[Array, Array]:
@@ -204,10 +204,11 @@ def _persistence(prepared: PreparedData, behaviour: BehaviourPolicy, gate: Array
 
 def goal_ancestors(layout: Layout, mask: np.ndarray) -> np.ndarray:
     """(state columns,) 1 for the state factors from which a path in the mask leads to the goal, or without one to the
-    reward or an end, else 0."""
+    reward or an end, or to what a constraint is on, else 0."""
     names = [f.name for f in layout.factors.state]
     outcomes = {f.name for f in layout.factors.outcomes}
-    ancestors = {goal.factor for goal in layout.factors.goal} or outcomes or set(names)
+    ancestors = {goal.factor for goal in layout.factors.goal} | outcomes or set(names)
+    ancestors |= {constraint.factor for constraint in layout.factors.constraints} & set(names)
     while True:
         parents = {
             name

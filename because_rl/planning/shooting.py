@@ -6,7 +6,8 @@ A candidate is a sequence of actions, scored in the model by the pessimistic ret
 
 where P_t is the probability that the goal has been reached by step t, so that the reward is paid once. Where rewards
 are to be maximised, P_t is the probability that the episode has ended, and the first sum is over
-gamma^t (1 - P_{t-1}) r_t, in units of the logged returns. Where candidates come from decides almost everything:
+gamma^t (1 - P_{t-1}) r_t, in units of the logged returns. Beside rewards a goal pays its 1 too, and ends the episode;
+one that is to be held pays 1 - gamma in each step, and does not. Where candidates come from decides almost everything:
 
 - `behaviour`: actions drawn from the behaviour policy cloned from the data, step by step in the imagined states,
   with noise that is correlated in time. This is what energy-weighted sampling amounts to.
@@ -17,7 +18,9 @@ In both, the plan of the last step, shifted by one, is one candidate, and a shar
 vary its noise, and so stay within the behaviour policy, or its actions where these were drawn evenly. `method` says
 what is done with the scores: `best` takes the best candidate, `mppi` averages them by exp(J / temperature), `cem`
 refits the noise to the elite and samples again. Numbered actions have no average: by `mppi` they are voted on, with the
-same weights, and `cem` draws each step of a new candidate from the elite's.
+same weights, and `cem` draws each step of a new candidate from the elite's, as of discrete factors beside others. Where
+there are constraints, candidates that are expected to break them more than others come behind these, whatever their
+scores (`planning.limits`).
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from because_rl.factors import FactorSpec
 from because_rl.models.behaviour_policy import nearest_code
-from because_rl.planning.goal import attained
+from because_rl.planning.goal import attained, ended, goal_reward
+from because_rl.planning.limits import preference
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class PlanningModel(NamedTuple):
     outcome: Callable[[Any, Array], tuple[Array, Array]] | None = None
     """(parameters, imagined state) -> the reward of the step before, the probability that it ended the episode; None:
     the goal is what counts"""
+    violation: Callable[[Any, Array, Array], Array] | None = None
+    """(parameters, state, action) -> how much the step counts as a violation of constraints; None: there are none"""
 
 
 class Plan(NamedTuple):
@@ -88,7 +94,7 @@ class Plan(NamedTuple):
 def first_plan(config: ShootingConfig, factors: FactorSpec) -> Plan:
     """No plan yet. Its types are those of a plan, or the second step would compile anew."""
     h, noise = config.horizon, jnp.zeros((config.horizon, 1 + _column_noise(factors)))
-    return Plan(jnp.zeros((h, factors.action_size)), noise, jnp.full((), -jnp.inf, jnp.float32))
+    return Plan(definite(factors, jnp.zeros((h, factors.action_size))), noise, jnp.full((), -jnp.inf, jnp.float32))
 
 
 def _column_noise(factors: FactorSpec) -> int:
@@ -141,6 +147,7 @@ def plan(
         wobble = correlated(keys[1], (n, h, size), config.memory) * amount[:, None, None] * 0.5
         varied = jnp.clip(kept[None] + wobble * (high - low)[None, None], low[None, None], high[None, None])
         fixed = jnp.where(follow[:, None, None], varied, jnp.repeat(held, config.hold, axis=1)[:, :h])
+        fixed = definite(factors, fixed)
     else:
         share = amount[:, None, None]
         varied = (1 - share**2) ** 0.5 * before.noise[None, 1:] + share * noise[:, :-1]
@@ -150,70 +157,96 @@ def plan(
     weight = jnp.where(jnp.arange(h) < steps_left, jnp.asarray(config.discount ** np.arange(h), jnp.float32), 0.0)
     after_all = jnp.where(steps_left > h, config.discount**h, 0.0)
 
-    def imagine(fixed: Array, noise: Array, follow: Array) -> tuple[Array, Array]:
-        """Score one candidate; where it does not follow a fixed sequence the behaviour policy acts."""
+    def imagine(fixed: Array, noise: Array, follow: Array) -> tuple[Array, Array, Array]:
+        """The score and the violations of one candidate, and its actions, by the behaviour policy if they are not
+        fixed."""
 
         def step(carry: tuple, now: tuple) -> tuple:
-            carried, at, over, total = carry
+            carried, at, over, total, broken = carry
             counts, given, z = now
             drawn = model.behaviour_policy(parameters, at, goal, z)
             action = jnp.clip(jnp.where(follow, given, drawn), low, high)
+            if model.violation is not None:
+                broken = broken + jnp.where(counts > 0, (1 - over) * model.violation(parameters, at, action), 0.0)
             carried, after, penalty = model.advance(parameters, carried, action)
-            if model.outcome is None:
+            if model.outcome is None and not factors.holds_goal:
                 now_over = jnp.maximum(over, attained(factors, after, goal))
                 gain = now_over - over
             else:
-                reward, end = model.outcome(parameters, after)
-                now_over = 1 - (1 - over) * (1 - end)
-                gain = (1 - over) * reward
+                nothing = jnp.zeros(()), jnp.zeros(())
+                reward, end = nothing if model.outcome is None else model.outcome(parameters, after)
+                now_over = 1 - (1 - over) * (1 - end) * (1 - ended(factors, after, goal))
+                gain = (1 - over) * (reward + goal_reward(factors, config.discount, after, goal))
             total = total + counts * (gain - config.pessimism * penalty * (1 - now_over))
             over = jnp.where(counts > 0, now_over, over)
-            return (carried, after, over, total), action
+            return (carried, after, over, total, broken), action
 
-        over = attained(factors, state, goal) if model.outcome is None else jnp.zeros(())
-        start = (model.begin(parameters, state), state, over, jnp.zeros(()))
+        over = ended(factors, state, goal)
+        start = (model.begin(parameters, state), state, over, jnp.zeros(()), jnp.zeros(()))
         actions: Array
-        (_, end, over, total), actions = jax.lax.scan(step, start, (weight, fixed, noise))
-        return total + after_all * (1 - over) * model.terminal_value(parameters, end, goal), actions
+        (_, end, over, total, broken), actions = jax.lax.scan(step, start, (weight, fixed, noise))
+        return total + after_all * (1 - over) * model.terminal_value(parameters, end, goal), broken, actions
 
-    scores, actions = jax.vmap(imagine)(fixed, noise, jnp.full(n, uniform))
-    noise = noise[scores.argmax()]
+    def rank(scores: Array, broken: Array) -> Array:
+        return scores if model.violation is None else preference(scores, broken)
+
+    scores, broken, actions = jax.vmap(imagine)(fixed, noise, jnp.full(n, uniform))
+    noise = noise[rank(scores, broken).argmax()]
     if config.method == "cem":
-        scores, actions = _cem(config, imagine, codes is not None, scores, actions, low, high, keys[4])
+        scores, broken, actions = _cem(config, factors, imagine, rank, (scores, broken, actions), low, high, keys[4])
     if config.method == "mppi":
+        scores = jnp.where(broken <= broken.min(), scores, -jnp.inf)
         share = jax.nn.softmax(scores / config.temperature)
         if codes is not None:
             votes = jax.nn.one_hot(nearest_code(codes, actions), len(codes))
             return Plan(codes[jnp.einsum("n,nhc->hc", share, votes).argmax(1)], noise, scores.max())
-        return Plan(jnp.einsum("n,nha->ha", share, actions), noise, scores.max())
-    best = scores.argmax()
+        return Plan(definite(factors, jnp.einsum("n,nha->ha", share, actions)), noise, scores.max())
+    best = rank(scores, broken).argmax()
     return Plan(actions[best], noise, scores[best])
 
 
 def _cem(
     config: ShootingConfig,
+    factors: FactorSpec,
     imagine: Callable,
-    numbered: bool,
-    scores: Array,
-    actions: Array,
+    rank: Callable[[Array, Array], Array],
+    candidates: tuple[Array, Array, Array],
     low: Array,
     high: Array,
     key: PRNGKeyArray,
-) -> tuple[Array, Array]:
-    n, elite = config.population, max(2, int(config.elite * config.population))
-    noises = actions.shape[2] + 1 if not numbered else 1
+) -> tuple[Array, Array, Array]:
+    (scores, broken, actions), n = candidates, config.population
+    elite = max(2, int(config.elite * n))
+    numbered = factors.codes is not None
+    discrete = np.concatenate([[not f.is_continuous] * f.width for f in sorted(factors.action, key=lambda f: f.start)])
     for k in jax.random.split(key, config.rounds - 1):
-        chosen = actions[jax.lax.top_k(scores, elite)[1]]
-        if numbered:
+        order = rank(scores, broken)
+        chosen = actions[jax.lax.top_k(order, elite)[1]]
+        if numbered or discrete.any():
             drawn = jax.random.randint(k, (n * actions.shape[1],), 0, elite).reshape(n, -1)
-            fresh = chosen[drawn, jnp.arange(actions.shape[1])[None]]
-        else:
+            fresh = drawn_steps = chosen[drawn, jnp.arange(actions.shape[1])[None]]
+        if not numbered:
             mean, std = chosen.mean(0), chosen.std(0)
             fresh = mean[None] + std[None] * correlated(k, (n, *actions.shape[1:]), config.memory)
-        fresh = jnp.clip(fresh, low[None, None], high[None, None]).at[0].set(actions[scores.argmax()])
-        unused = jnp.zeros((*fresh.shape[:2], noises))
-        scores, actions = jax.vmap(imagine)(fresh, unused, jnp.ones(n, bool))
-    return scores, actions
+            fresh = jnp.where(discrete, drawn_steps, fresh) if discrete.any() else fresh
+        fresh = jnp.clip(fresh, low[None, None], high[None, None]).at[0].set(actions[order.argmax()])
+        unused = jnp.zeros((*fresh.shape[:2], 1 + _column_noise(factors)))
+        scores, broken, actions = jax.vmap(imagine)(fresh, unused, jnp.ones(n, bool))
+    return scores, broken, actions
+
+
+def definite(factors: FactorSpec, action: Float[Array, "*rows action"]) -> Float[Array, "*rows action"]:
+    """Actions whose discrete columns are 0 or 1, and of a categorical factor 1 where they are greatest."""
+    if factors.codes is not None:
+        return action
+    for factor in factors.action:
+        columns = action[..., factor.slice]
+        if factor.type == "categorical":
+            columns = jax.nn.one_hot(columns.argmax(-1), factor.width, dtype=action.dtype)
+        elif factor.type == "binary":
+            columns = (columns > 0.5).astype(action.dtype)
+        action = action.at[..., factor.slice].set(columns)
+    return action
 
 
 def correlated(key: PRNGKeyArray, shape: tuple[int, ...], memory: float) -> Float[Array, "n h a"]:

@@ -8,12 +8,16 @@ is new about it. On this set, for h steps to go,
 
 with s' the likeliest successor, p its probability and r whether it reaches the goal. Less likely successors count as
 worth nothing: a lower bound, which is exact where the world is deterministic.
+
+Where there are constraints (`planning.limits`), only those actions are compared after which the least is broken,
+
+    C_h(s, a) = violation(s, a) + (1 - r(s')) min_b C_{h-1}(s', b).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +28,8 @@ from because_rl.rng import stream
 CHUNK = 4096
 """Rows per call of the model: one compiled program."""
 MOST_STATES = 400_000
+TIE = 1e-6
+"""Violations that differ by less are equal."""
 
 
 class Successors(NamedTuple):
@@ -35,6 +41,8 @@ class Successors(NamedTuple):
     """(n,) probability"""
     penalty: np.ndarray
     """(n,) in [0, 1]"""
+    violation: Any = 0.0
+    """(n,) how much the step counts as a violation of constraints; 0: not at all"""
 
 
 Model = Callable[[np.ndarray, np.ndarray], Successors]
@@ -68,7 +76,7 @@ class ValueIteration:
         self._state, self._goal = np.zeros((0, state), np.float32), np.zeros((0, goal), np.float32)
         self._deep = np.zeros(0, np.int64)  # steps explored from each state; goal states need none
         self._child = np.zeros((0, actions), np.int64)  # itself until the action has been tried
-        self._chance, self._reward, self._penalty = (np.zeros((0, actions)) for _ in range(3))
+        self._chance, self._reward, self._penalty, self._violation = (np.zeros((0, actions)) for _ in range(4))
         self._tried, self._reached = np.zeros(0, bool), np.zeros(0, bool)
         self._policy = np.zeros((self.horizon, 0), np.int16)
         self.values = np.zeros((self.horizon + 1, 0))
@@ -124,6 +132,7 @@ class ValueIteration:
         self._reward[places] = self._reached[child].reshape(-1, actions)
         self._chance[places] = after.p.reshape(-1, actions)
         self._penalty[places] = after.penalty.reshape(-1, actions)
+        self._violation[places] = after.violation.reshape(-1, actions)
 
     def _enter(self, state: np.ndarray, goal: np.ndarray) -> np.ndarray:
         """The places of these states in the list, to which new ones are added."""
@@ -144,15 +153,19 @@ class ValueIteration:
             self._chance = np.concatenate([self._chance, nothing])
             self._reward = np.concatenate([self._reward, nothing])
             self._penalty = np.concatenate([self._penalty, nothing])
+            self._violation = np.concatenate([self._violation, nothing])
         return places[which]
 
     def _solve(self) -> None:
         count = len(self._state)
         self._policy = np.zeros((self.horizon, count), np.int16)
-        self.values = np.zeros((self.horizon + 1, count))
+        self.values, broken = np.zeros((self.horizon + 1, count)), np.zeros(count)
         for h in range(1, self.horizon + 1):
             future = self._reward + (1 - self._reward) * self.discount * self.values[h - 1][self._child]
             q = self._chance * future - self.pessimism * self._penalty
+            breaks = self._violation + (1 - self._reward) * broken[self._child]
+            broken = breaks.min(1)
+            q = np.where(breaks <= broken[:, None] + TIE, q, -np.inf)
             self._policy[h - 1] = q.argmax(1)
             self.values[h] = q.max(1)
 
@@ -162,7 +175,7 @@ class ValueIteration:
             s, a = states[start : start + CHUNK], actions[start : start + CHUNK]
             fill = CHUNK - len(s)
             after = self.model(np.pad(s, ((0, fill), (0, 0))), np.pad(a, ((0, fill), (0, 0))))
-            parts.append(Successors(*(np.asarray(x)[: len(s)] for x in after)))
+            parts.append(Successors(*(np.broadcast_to(x, (CHUNK, *np.shape(x)[1:]))[: len(s)] for x in after)))
             self.calls += 1
         return Successors(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from because_rl.discovery.export import to_dot, to_graphml, to_node_link
 from because_rl.discovery.mask import CausalMask
 from because_rl.discovery.regimes.find import parse_regimes
 from because_rl.discovery.regimes.masks import discover_regimes
+from because_rl.discovery.rest import check_rest
 from because_rl.graph import Graph, score
 from because_rl.io import remove_folder, remove_leftovers, write_json, write_text
 from because_rl.provenance import provenance
 from because_rl.report.graph_figure import draw_mask, draw_p_values, save
 from because_rl.runs.pictures import load_encoded
+from because_rl.transitions import Chunks
 
 UNFINISHED = "unfinished"
 REGIMES = "regimes.json"
@@ -30,6 +33,8 @@ def discover_dataset(
     report: Callable[[int, int], None],
     roles: Mapping[str, Any] | None = None,
     regimes: int | str = 1,
+    rest: Chunks | None = None,
+    report_rest: Callable[[int, int], None] = lambda done, total: None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Discover, then write ``graph.{json,svg,png,dot,graphml,node-link.json}`` and ``p-values.{svg,png}`` to `folder`.
@@ -46,6 +51,8 @@ def discover_dataset(
         report: called with (targets finished, targets in all); each mask has all targets.
         roles: keyword arguments of `load` that say what the columns of a log are.
         regimes: their number, or 'auto'; 1: none are looked for.
+        rest: the other episodes, where the dataset is a sample; None: those that `load` leaves.
+        report_rest: called with (chunks of the rest checked, chunks in total).
         settings: keyword arguments of `discover`.
 
     Returns:
@@ -54,6 +61,7 @@ def discover_dataset(
     """
     number = parse_regimes(regimes)
     data, _ = load_encoded(dataset, root, factors, **(roles or {}))
+    data = data if rest is None else replace(data, rest=rest)
     name = data.name
     folder = folder or home_folder(root) / "graphs" / name
     remove_leftovers(folder)
@@ -63,6 +71,8 @@ def discover_dataset(
     notes = data.metadata.get("notes")
     if number == 1:
         mask = discover(data, progress=report, keep=keep, **settings)
+        if data.rest is not None:
+            mask = check_rest(mask, data, report_rest)
         result = write_graph(mask, truth, name, folder, notes)
     else:
         several = discover_regimes(data, number or "auto", progress=report, keep=keep, **settings)

@@ -7,6 +7,9 @@ The folder of a fit is complete in itself and may be moved:
     graph/          graph.json with a p-value for every edge, and pictures; until then what is known of it so far
     run/            the trained models of all seeds; `because_rl.load_agent` finds the agent in it
     report/         a page with the results
+
+Of a log that is read as a sample, the dataset is the sample: it decides the graph, which the other episodes check, and
+the held-out episodes. The world model is trained on rows of all episodes.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +25,14 @@ import numpy as np
 
 from because_rl.algorithms.because import Because
 from because_rl.algorithms.registry import load_agent, make_method
+from because_rl.constraints import Constraint, parse_constraints
 from because_rl.datasets.columns import Columns
 from because_rl.datasets.large_log import SAMPLE_ROWS
-from because_rl.datasets.load import load
+from because_rl.datasets.load import Rest, load
 from because_rl.datasets.paths import dataset_path
 from because_rl.datasets.pictures import holds_pictures
+from because_rl.datasets.row_store import RowStore, open_row_store, write_row_store
+from because_rl.datasets.tables import parquet_parts
 from because_rl.datasets.user_dataset import complete_spec, prepare_log, write_dataset
 from because_rl.datasets.user_log import Log, read_log
 from because_rl.discovery.discover import choose_test, make_test
@@ -34,9 +40,10 @@ from because_rl.discovery.mask import CausalMask, check_edges
 from because_rl.errors import BecauseError
 from because_rl.evaluation.coverage import thin_contexts
 from because_rl.evaluation.held_out import held_out_accuracy, imagined_steps
+from because_rl.evaluation.imagined_policy import imagined_policy, logged_violations
 from because_rl.factors import FactorSpec
 from because_rl.graph import Edge
-from because_rl.io import exclusive, remove_folder, remove_leftovers, write_json
+from because_rl.io import exclusive, file_sha256, remove_folder, remove_leftovers, sha256, write_json
 from because_rl.planning.agent import PlannerAgent
 from because_rl.planning.proposals import no_policy_reason
 from because_rl.provenance import provenance
@@ -54,6 +61,8 @@ SETTINGS: dict[str, Any] = {
     **{"behaviour_steps": 1000, "value_steps": 2000, "planner.population": 128},
 }
 """For logs of a few thousand steps and about ten columns: takes minutes. Larger logs deserve more steps."""
+STORED = "rows"
+"""Of a large log, until the fit is complete: the rows to train on."""
 DATASET = "own/log-v0"
 """The id of the log as a dataset; its root is the folder of the fit."""
 
@@ -74,6 +83,9 @@ def fit(
     sample_rows: int = SAMPLE_ROWS,
     force: Iterable[Edge] = (),
     forbid: Iterable[Edge] = (),
+    constraints: Iterable[str | Constraint] | str = (),
+    objective: str = "",
+    hold: bool = False,
 ) -> dict[str, Any]:
     """Fit BECAUSE to a log.
 
@@ -93,11 +105,14 @@ def fit(
         sample_rows: of Parquet with more rows, about as many are read, in whole episodes drawn at random; 0: all.
         force: edges (cause, effect) of the graph that are kept whatever the data say.
         forbid: edges that are left out whatever the data say.
+        constraints: what every step of the policy must satisfy, such as 'temp<=80', beside those of the factor spec.
+        objective: what the policy is for: 'goal', 'reward' or 'both'; '': the goal, if there is one, and else rewards.
+        hold: the goal is to be held, not only to be reached.
 
     Returns:
         The folder and the result, as in fit.json: episodes, transitions, notes, graph, graph_rows, undetermined,
-        sufficiency, accuracy, uncertainty, events, thin, goal_reached, log_return, policy, why_no_policy, data, stages,
-        report, seconds.
+        sufficiency, accuracy, uncertainty, events, thin, constraints, imagined_policy, goal_reached, goal_held,
+        log_return, policy, why_no_policy, data, stages, report, seconds.
     """
     begin = time.monotonic()
     folder = Path(folder)
@@ -111,7 +126,12 @@ def fit(
     if factors is not None and not isinstance(factors, FactorSpec):
         columns = columns.over(Columns.from_file(factors))
     log = read_log(data, root, columns, sample_rows)
-    spec = complete_spec(log, _read_spec(factors, log.factors, log.name))
+    spec = complete_spec(log, _read_spec(factors, log.factors, log.name), objective)
+    if hold and not spec.goal:
+        raise BecauseError("There is no goal to hold.", need="a goal.", fix="add 'goal' to the factor file.")
+    if hold:
+        spec = replace(spec, goal=tuple(replace(wanted, hold=True) for wanted in spec.goal))
+    spec = replace(spec, constraints=(*spec.constraints, *parse_constraints(constraints)))
     log = prepare_log(log, spec, goal)
     edges = {"force": list(force), "forbid": list(forbid)}
     settings = SETTINGS | dict(overrides or {})
@@ -119,7 +139,7 @@ def fit(
     assert isinstance(method, Because)
     asked: dict[str, Any] = {
         "data": log.name,
-        "data_sha256": log.sha256,
+        "data_sha256": _data_sha256(log),
         "factors": spec.to_dict(),
         "settings": asdict(method.config),
         "seeds": [int(seed) for seed in seeds],
@@ -139,19 +159,26 @@ def fit(
         if not (dataset_path(DATASET, folder) / "data" / "metadata.json").exists():
             remove_leftovers(dataset_path(DATASET, folder).parent)
             write_dataset(log, dataset_path(DATASET, folder))
-        dataset = load(DATASET, folder, spec)
-        mask = None if method.config.mask == "full" else _discover(folder, method, report, edges)
+        dataset, stored = load(DATASET, folder, spec), None
+        if log.large is not None and "result" not in read_fit(folder):
+            stored = _store_rows(folder, replace(dataset, rest=Rest(log, spec, goal)), report)
+        mask = None if method.config.mask == "full" else _discover(folder, method, report, edges, stored)
         trained = train(
             *("because", DATASET, folder, folder / "run", asked["seeds"], settings, report, True),
             factors=dataset.factors,
             chunk=chunk,
             mask=mask,
+            stored=stored,
         )
-        result = _result(folder, dataset, mask) | {"data": asked["data"], "stages": trained["stages"]}
+        result = _result(folder, dataset, mask, report) | {"data": asked["data"], "stages": trained["stages"]}
         result["notes"] = list(log.notes)
+        if log.large is not None:
+            result["sample"] = log.large.describe()
+            result["rest"] = None if mask is None else mask.settings["rest"]
         result["report"] = str(write_fit_page(folder, result))
         result["seconds"] = round(time.monotonic() - begin, 1)
         write_json(folder / FIT, {"asked": asked, "result": result, "provenance": provenance()})
+        remove_folder(folder / STORED)  # as large as the log, which it can be made from
     return {"folder": str(folder)} | result
 
 
@@ -181,7 +208,7 @@ def _check_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
     record = read_fit(folder)
     kept = (folder / "graph" / "graph.json").exists() or any((folder / "run").glob("*.npz"))
     if not kept and record["asked"] != asked:  # another fit that has come to nothing yet, perhaps by its settings
-        for part in ("datasets", "graph", "run"):
+        for part in ("datasets", "graph", "run", STORED):
             remove_folder(folder / part)
         (folder / FIT).unlink()
         return
@@ -213,7 +240,23 @@ def _check_discovery(log: Log, spec: FactorSpec, method: Because, edges: Mapping
     check_edges(edges["force"], edges["forbid"], spec.inputs, spec.targets)
 
 
-def _discover(folder: Path, method: Because, report: Report, edges: Mapping[str, list[Edge]]) -> CausalMask:
+def _data_sha256(log: Log) -> str:
+    """Of the episodes, and of the files of which they are a sample."""
+    parts = [] if log.large is None else parquet_parts(log.large.path)
+    return sha256("".join([log.sha256, *map(file_sha256, parts)]).encode()) if parts else log.sha256
+
+
+def _store_rows(folder: Path, sample: Transitions, report: Report) -> RowStore:
+    """All rows of a large log that are trained on, written once."""
+    if (folder / STORED).exists():
+        return open_row_store(folder / STORED, sample.factors)
+    remove_leftovers(folder)
+    return write_row_store(folder / STORED, sample, lambda done, total: report("reading", done, total, {}))
+
+
+def _discover(
+    folder: Path, method: Because, report: Report, edges: Mapping[str, list[Edge]], rest: RowStore | None
+) -> CausalMask:
     """Discover the graph once, with p-values and pictures."""
     config = method.config
     written = folder / "graph" / "graph.json"
@@ -225,15 +268,25 @@ def _discover(folder: Path, method: Because, report: Report, edges: Mapping[str,
     def progress(done: int, total: int) -> None:
         report("graph", done, total, {})
 
-    return CausalMask.from_dict(discover_dataset(DATASET, folder, None, folder / "graph", progress, **settings))
+    def progress_of_rest(done: int, total: int) -> None:
+        report("other episodes", done, total, {})
+
+    where = DATASET, folder, None, folder / "graph"
+    result = discover_dataset(*where, progress, rest=rest, report_rest=progress_of_rest, **settings)
+    return CausalMask.from_dict(result)
 
 
-def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[str, Any]:
+def _result(folder: Path, data: Transitions, mask: CausalMask | None, report: Report) -> dict[str, Any]:
     agent = load_agent(folder)
     assert isinstance(agent, PlannerAgent)
     imagined = imagined_steps(agent, data)
     spec = FactorSpec.from_dict(read_fit(folder)["asked"]["factors"])
     why = no_policy_reason(spec)
+
+    def progress(done: int, total: int) -> None:
+        report("policy in the model", done, total, {})
+
+    at_goal = np.asarray(spec.reached(data.next_state, data.goal))
     ends = np.append(data.episode[1:] != data.episode[:-1], True)
     return {
         "episodes": int(ends.sum()),
@@ -252,8 +305,11 @@ def _result(folder: Path, data: Transitions, mask: CausalMask | None) -> dict[st
         "uncertainty": imagined.uncertainty,
         "events": imagined.events,
         "thin": thin_contexts(data),
-        "goal_reached": float(data.terminated[ends].mean()) if spec.goal else None,
-        "log_return": float(np.bincount(data.episode, data.reward).mean()) if spec.maximises_reward else None,
+        "constraints": logged_violations(data),
+        "imagined_policy": None if why else imagined_policy(agent, data, report=progress),
+        "goal_reached": float(at_goal[ends].mean()) if spec.goal else None,
+        "goal_held": float(at_goal.mean()) if spec.holds_goal else None,
+        "log_return": float(np.bincount(data.episode, data.reward).mean()) if spec.outcomes else None,
         "policy": None if why else str(folder / "run"),
         "why_no_policy": why or None,
     }

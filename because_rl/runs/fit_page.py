@@ -8,6 +8,7 @@ from typing import Any
 
 from because_rl.discovery.mask import sufficiency_text
 from because_rl.evaluation.worth.estimate import UNKNOWN
+from because_rl.planning.limits import RISK
 from because_rl.records import read_record
 from because_rl.report.grid_data import Curves, Grid
 from because_rl.report.run_page import RunReport, run_settings, write_run_page
@@ -47,6 +48,8 @@ LOW_ACCURACY = 0.5
 FEW_EPISODES = 50
 LEAST_CONTRAST = 1.2
 """of the uncertainty of mixed steps with that of held-out ones"""
+MOST_UNLIKE = 0.2
+"""of the imagined steps of a policy"""
 FEW_FORESEEN = 0.5
 """of the switches of a binary factor"""
 
@@ -88,6 +91,18 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
             f"The uncertainty hardly tells steps unlike the data ({mixed:.2f}) from logged ones ({held_out:.2f}):"
             " plans may leave the data."
         )
+    imagined = result.get("imagined_policy") or {}
+    if imagined.get("unlike_data", 0.0) > MOST_UNLIKE:
+        out.append(
+            f"{imagined['unlike_data']:.0%} of the policy's imagined steps are unlike the data, which have"
+            f" {1 - imagined['quantile']:.0%} of them: it plans where the model is a guess."
+        )
+    for name, logged in result.get("constraints", {}).items():
+        if logged["steps"] == 1:
+            out.append(f"No logged step keeps {name}: check its unit, or log steps that do.")
+    for name, share in imagined.get("violations", {}).items():
+        if share > RISK:
+            out.append(f"The policy breaks {name} in {share:.1%} of its imagined steps: it has no plan that keeps it.")
     if result["goal_reached"] == 0:
         out.append("No logged episode reaches its goal: expect little of the policy.")
     return [*out, *(f"{note[:1].upper()}{note[1:]}." for note in result.get("notes", ()))]
@@ -103,10 +118,21 @@ def overview(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("mask in the world model", sufficiency_text(result["sufficiency"])))
     if reached is not None:
         rows.append(("episodes that end at their goal", f"{reached:.0%}"))
+    if result.get("goal_held") is not None:
+        rows.append(("logged steps at their goal, which is to be held", f"{result['goal_held']:.0%}"))
     if result.get("log_return") is not None:
         rows.append(("mean sum of rewards of an episode", f"{result['log_return']:.4g}"))
     rows.append(("uncertainty of held-out steps", f"{uncertainty['held_out']:.2f} (0 to 1)"))
     rows.append(("... of steps mixed from several", f"{uncertainty['mixed']:.2f}"))
+    imagined = result.get("imagined_policy") or {}
+    for name, logged in result.get("constraints", {}).items():
+        text = f"broken in {logged['steps']:.1%} of logged steps, {logged['episodes']:.0%} of episodes"
+        if imagined:
+            text += f", {imagined['violations'][name]:.1%} of the policy's imagined steps"
+        rows.append((f"constraint {name}", text))
+    if imagined:
+        text = f"{imagined['unlike_data']:.0%} of {imagined['steps']}; of logged steps {1 - imagined['quantile']:.0%}"
+        rows.append(("imagined steps unlike the data", text))
     policy = f"none: {result['why_no_policy']}" if result["policy"] is None else result["policy"]
     return [*rows, ("policy", policy)]
 

@@ -34,7 +34,7 @@ from because_rl.runs.pictures import load_encoded
 from because_rl.runs.tensorboard import EventFiles
 from because_rl.training.method import Agent
 from because_rl.training.run import Report, Run
-from because_rl.transitions import Transitions
+from because_rl.transitions import RowSource, Transitions
 from because_rl.vision.agent import PictureAgent
 from because_rl.vision.encoder import PictureEncoder
 
@@ -54,6 +54,7 @@ def train(
     rounds: int = 1,
     shared: Path | None = None,
     mask: CausalMask | None = None,
+    stored: RowSource | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a method as one program and keep the run.
 
@@ -71,6 +72,7 @@ def train(
         rounds: take all stages in turns this many times, each for its share of steps, and keep each round.
         shared: a folder in which runs on the same data share masks and stages.
         mask: the causal mask, for BECAUSE and its ablations; None: estimated from the data.
+        stored: where the dataset is a sample: all rows to train on.
 
     Returns:
         A summary: run, method, dataset, seeds, transitions, stages (the last metrics of each), sufficiency of the mask,
@@ -80,7 +82,7 @@ def train(
         raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
     begin = time.monotonic()
     data, encoder = _load(dataset, root, factors, report)
-    world = data.recipe.get("world")
+    data, world = replace(data, stored=stored), data.recipe.get("world")
     learner = make_method(method, overrides, world)
     if mask is not None and not isinstance(learner, Because):
         raise BecauseError(f"{method} takes no mask.", need="BECAUSE or an ablation of it.", fix="leave the mask out.")

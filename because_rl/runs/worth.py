@@ -122,7 +122,9 @@ def worth(
 
 def quantity(data: Transitions, log: LoggedEpisodes) -> str:
     """What a number of the result means, in words."""
-    what = "expected sum of rewards of" if data.factors.maximises_reward else "probability of reaching the goal in"
+    what = "probability of reaching the goal in"
+    if data.factors.maximises_reward:
+        what = "expected sum of rewards of" if data.factors.outcomes else "expected number of steps at the goal in"
     discounted = "" if log.discount == 1 else f", discounted by {log.discount:g}"
     return f"{what} an episode that begins like the logged ones, within {log.horizon} steps{discounted}"
 

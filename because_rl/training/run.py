@@ -20,7 +20,7 @@ import numpy as np
 
 from because_rl.errors import BecauseError
 from because_rl.io import arrays_sha256, in_turn, read_arrays, sha256, write_arrays
-from because_rl.training.stage import Batch, Progress, Stage, fit, hoist, skeleton, start
+from because_rl.training.stage import Batch, Progress, Stage, StreamedRows, fit, hoist, skeleton, start
 
 Report = Callable[[str, int, int, dict[str, float]], None]
 """(stage, steps done, steps in all, mean metrics); of a mask, the targets, and no metrics"""
@@ -141,9 +141,9 @@ class Run:
     def _cache_key(self, stage: Stage, data: Batch, fixed: Any) -> dict[str, Any] | None:
         """All that decides a trained stage, in plain data; None where the stage cannot be shared.
 
-        With several rounds a stage depends on what the others were in earlier ones.
+        With several rounds a stage depends on what the others were in earlier ones; streamed rows are not all read.
         """
-        if stage.settings is None or self.rounds > 1:
+        if stage.settings is None or self.rounds > 1 or isinstance(data, StreamedRows):
             return None
         inside, _ = hoist(stage.loss)
         arrays = flatten({"data": dict(data), "fixed": eqx.filter(fixed, eqx.is_array), "loss": inside})

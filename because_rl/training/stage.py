@@ -24,13 +24,29 @@ import numpy as np
 import optax
 
 from because_rl.errors import BecauseError
-from because_rl.rng import child_seed
+from because_rl.rng import child_seed, stream
 from because_rl.training.side_by_side import Program, describe, run_program
+from because_rl.transitions import RowSource
 
 ROW_STEP = 8192
+STREAMED_ROWS = 4 * ROW_STEP
+"""That are drawn for each chunk of steps from more rows than fit in memory."""
 Batch = Mapping[str, jax.Array]
 Loss = Callable[[Any, Any, Batch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 """(model, fixed, batch, key) -> loss and metrics"""
+
+
+class StreamedRows(dict[str, jax.Array]):
+    """The rows of a sample, for what takes all rows at once, and a source of far more, from which stages train."""
+
+    def __init__(self, sample: Batch, source: RowSource):
+        super().__init__(sample)
+        self._source = source
+
+    def block(self, seed: int, name: str, number: int) -> dict[str, jax.Array]:
+        """The rows of chunk `number` of a stage: the same whenever it is asked for, and in number."""
+        rows = self._source.draw(stream(seed, "rows", name, number), STREAMED_ROWS)
+        return {key: jnp.asarray(values, jnp.float32) for key, values in rows.items()}
 
 
 @dataclass(frozen=True)
@@ -134,11 +150,14 @@ def fit(
     given, rest = hoist((stage.loss, stage.after))
     program = _advance(stage, rest, skeleton(stage, fixed))
     keys = _keys(stage, seeds, "train")
-    count = jnp.asarray(len(next(iter(data.values()))))
-    data = {name: _filled_up(values) for name, values in data.items()}
+    streamed = data if isinstance(data, StreamedRows) else None
+    count = jnp.asarray(STREAMED_ROWS if streamed is not None else len(next(iter(data.values()))))
+    data = {} if streamed is not None else {name: _filled_up(values) for name, values in data.items()}
     end = stage.steps if until is None else until
     while (done := int(progress.step[0])) < end:
         length = min(chunk - done % chunk, end - done)
+        if streamed is not None:
+            data = streamed.block(seeds[0], stage.name, done // chunk)
         progress, metrics, sound = run_program(program, progress, given, count, fixed, keys, rows=data, length=length)
         _check_steps(stage, np.asarray(sound), done, seeds)
         report(stage, progress, {name: np.asarray(value) for name, value in metrics.items()})

@@ -21,15 +21,22 @@ import numpy as np
 from scipy import stats
 
 from because_rl.algorithms.registry import load_agent
+from because_rl.datasets.load import load
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, pack
 from because_rl.io import read_json, write_arrays, write_json
 from because_rl.provenance import provenance
 from because_rl.rng import child_seed, stream
 from because_rl.runs.fit import fit
+from because_rl.runs.train import train
 from because_rl.training.method import Agent
 from because_rl.training.play import play
+from benchmarks.control import industrial
+from benchmarks.third_party.peer import d3rlpy_policy
 
+INDUSTRIAL = "industrial"
+"""A fifth problem, which needs a package (`industrial`)."""
+TD3BC = {"hidden": 64, "steps": 10_000}
 MOST_STEPS = 1000
 """No episode of these environments is longer."""
 
@@ -100,24 +107,30 @@ def control(
     episodes: int = 50,
     settings: Mapping[str, str] | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
+    td3bc: bool = False,
+    d3rlpy: Path | None = None,
 ) -> dict[str, Any]:
     """Fit logs and compare the policies with the operators.
 
     Args:
         keep: a folder for logs, fits and results; what is there is not made again.
-        problems: of `PROBLEMS`; empty: all of them.
+        problems: of `PROBLEMS`, or `INDUSTRIAL`; empty: all of `PROBLEMS`.
         log_seeds: of the logs and of first states, one row each.
         seeds: of training, as one program.
         episodes: in the real environment, for the operator and each seed.
         settings: of BECAUSE, beside those of `because fit`.
         report: called with (rows finished, rows in all).
+        td3bc: whether TD3+BC learns from the same logs too.
+        d3rlpy: the Python of an environment with d3rlpy, whose TD3+BC (or discrete CQL) learns from them too.
 
     Returns:
-        A row for each problem and log, as `compare` gives it.
+        A row for each problem and log, as `compare` gives it; those of other methods under their names.
     """
-    if unknown := set(problems) - set(PROBLEMS):
+    if unknown := set(problems) - {*PROBLEMS, INDUSTRIAL}:
         raise BecauseError(
-            f"There is no problem {min(unknown)!r}.", need=f"one of {', '.join(PROBLEMS)}.", fix="correct it."
+            f"There is no problem {min(unknown)!r}.",
+            need=f"one of {', '.join(PROBLEMS)}, {INDUSTRIAL}.",
+            fix="correct it.",
         )
     pairs = [(name, seed) for name in problems or PROBLEMS for seed in log_seeds]
     chosen = "-".join(map("=".join, (settings or {}).items())) or "default"
@@ -128,27 +141,39 @@ def control(
         file = folder / f"{chosen}-{seeds}-{episodes}.json"
         if not file.exists():
             write_json(file, _row(name, seed, folder, chosen, seeds, episodes, settings) | {"provenance": provenance()})
-        rows.append(read_json(file))
+        others = {}
+        for other in (*(["td3bc"] if td3bc else []), *(["d3rlpy"] if d3rlpy else [])):
+            beside = folder / f"{other}-{seeds}-{episodes}.json"
+            if not beside.exists():
+                write_json(
+                    beside, _other_row(name, seed, folder, seeds, episodes, d3rlpy if other == "d3rlpy" else None)
+                )
+            others[other] = read_json(beside)
+        rows.append(read_json(file) | others)
     report(len(pairs), len(pairs))
     return {"rows": rows, "provenance": provenance(settings=dict(settings or {}), seeds=seeds, episodes=episodes)}
+
+
+def find_problem(name: str) -> Problem:
+    """One of `PROBLEMS`, or `INDUSTRIAL`, which is registered with Gymnasium first."""
+    if name != INDUSTRIAL:
+        return PROBLEMS[name]
+    industrial.register()
+    return Problem(industrial.ID, 100, industrial.FACTORS, industrial.steer_to_quarter, 0.5)
 
 
 def _row(
     name: str, seed: int, folder: Path, chosen: str, seeds: int, episodes: int, settings: Mapping[str, str] | None
 ) -> dict[str, Any]:
-    problem, log = PROBLEMS[name], folder / "log.npz"
+    problem, log = find_problem(name), folder / "log.npz"
     if not log.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_arrays(log, make_log(problem, stream(seed, "control", name)))
     start = time.monotonic()
     result = fit(log, problem.factors, folder / chosen, None, range(seeds), settings, resume=True)
     fitted = time.monotonic()
-    first = [child_seed(seed, "first state", k) % 2**31 for k in range(episodes)]
-    rng = stream(seed, "control", name, "operator")
-    env = gymnasium.make(problem.id)
-    operator = np.array(
-        [play(lambda _: lambda state, _: act(problem, state, rng), env, 1, s, MOST_STEPS).returns[0] for s in first]
-    )
+    first = _first_states(seed, episodes)
+    operator = _operator_returns(name, seed, first)
     policy = returns_of_agent(problem, load_agent(folder / chosen), first)
     return {
         "problem": name,
@@ -161,6 +186,42 @@ def _row(
         "fit_seconds": round(fitted - start, 1),
         "act_seconds": round(time.monotonic() - fitted, 1),
     }
+
+
+def _first_states(seed: int, episodes: int) -> list[int]:
+    return [child_seed(seed, "first state", k) % 2**31 for k in range(episodes)]
+
+
+def _operator_returns(name: str, seed: int, first: Sequence[int]) -> np.ndarray:
+    problem, rng = find_problem(name), stream(seed, "control", name, "operator")
+    env = gymnasium.make(problem.id)
+    return np.array(
+        [play(lambda _: lambda state, _: act(problem, state, rng), env, 1, s, MOST_STEPS).returns[0] for s in first]
+    )
+
+
+def _other_row(name: str, seed: int, folder: Path, seeds: int, episodes: int, python: Path | None) -> dict[str, Any]:
+    """TD3+BC on the same log: ours, or with `python` that of d3rlpy."""
+    problem, log, start = find_problem(name), folder / "log.npz", time.monotonic()
+    first = _first_states(seed, episodes)
+    if python is None:
+        own, factors = folder / f"td3bc-{seeds}", load(log, factors=problem.factors).factors
+        train("td3bc", log, own, own / "run", range(seeds), TD3BC, resume=True, factors=factors)
+        policy, more = returns_of_agent(problem, load_agent(own), first), {}
+    else:
+        env, returns = gymnasium.make(problem.id), []
+        for one in range(seeds):
+            with d3rlpy_policy(python, log, one) as peer:
+
+                def choose(state: np.ndarray, step: int, ask: Callable = peer.act) -> Any:
+                    action = ask(state[None])[0]
+                    return int(action) if action.ndim == 0 else action
+
+                returns.append([play(lambda _: choose, env, 1, s, MOST_STEPS).returns[0] for s in first])
+                more = {"peer": peer.trained}
+        policy = np.array(returns)
+    row = compare(policy, _operator_returns(name, seed, first))
+    return row | more | {"seconds": round(time.monotonic() - start, 1), "provenance": provenance()}
 
 
 def act(problem: Problem, state: np.ndarray, rng: np.random.Generator) -> Any:

@@ -124,6 +124,30 @@ def bench_systems(
     deliver(result, output, as_json, make_table("Edges against the true graph", rows, tuple(shown.values())))
 
 
+@app.command("scale", epilog="Example: python -m benchmarks scale --keep work/scale -o results/scale.json")
+def bench_scale(
+    keep: Annotated[Path, typer.Option(help="Folder for the log and results, from which a later run resumes.")],
+    rows: Annotated[int, typer.Option(help="Rows of the log, in episodes of 100.")] = 10_000_000,
+    parts: Annotated[int, typer.Option(help="Parquet files.")] = 40,
+    command: Annotated[list[str] | None, typer.Option(help="check, discover, fit; repeatable (all).")] = None,
+    sample_rows: Annotated[int | None, typer.Option(help="As for 'because fit'.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the rows.")] = 0,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Seconds, peak memory and F1 on a log that does not fit in memory: 40 columns in parts of Parquet."""
+    from benchmarks.discovery.large_log import COMMANDS, scale
+
+    options = [] if sample_rows is None else ["--sample-rows", str(sample_rows)]
+    with progress_bar("Measuring", "steps") as report:
+        result = scale(rows, parts, seed, keep, command or COMMANDS, options, report)
+    names = {"seconds": "s", "cpu_seconds": "CPU s", "peak_gb": "GB", "f1": "F1", "undetermined": "undetermined"}
+    shown = [
+        {"command": r["command"]} | {title: r.get(name, "") for name, title in names.items()} for r in result["rows"]
+    ]
+    deliver(result, output, as_json, make_table(f"{rows:,} rows x 40 columns", shown, tuple(names.values())))
+
+
 @app.command(
     "held-out", epilog="Example: python -m benchmarks held-out --keep work/held-out -o results/discovery/held-out.json"
 )

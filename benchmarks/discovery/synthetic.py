@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from because_rl.factors import FactorSpec, pack
+from because_rl.graph import Edge
 from because_rl.rng import stream
 from benchmarks.discovery.systems import Rows, System
 
@@ -16,12 +18,13 @@ QUARTERS = 96
 """Quarter hours of a day, and so rows of an episode of the thermostat's log."""
 
 
-def sparse(states: int, actions: int, linear: bool, seed: int = 0) -> System:
+def sparse(states: int, actions: int, linear: bool, seed: int = 0, also: Sequence[Edge] = ()) -> System:
     """s'_j = .6 s_j + sum over its other causes c of w_jc f_c(c) + .3 noise, with |w| = .35 and random signs.
 
     Each factor has one or two other state factors as causes, and each action drives two state factors. f is the
     identity in a linear system, otherwise sin(2 c) for state factors and c^2 - 1/3 for every second action (others:
-    the identity). Linear systems are scaled to a spectral radius of at most .9. `seed` draws the graph.
+    the identity). Linear systems are scaled to a spectral radius of at most .9. `seed` draws the graph;
+    `also`: edges beside those that it draws.
     """
     rng = stream(seed, "sparse", states, actions)
     weights = np.zeros((states + actions, states))
@@ -36,6 +39,8 @@ def sparse(states: int, actions: int, linear: bool, seed: int = 0) -> System:
         weights[:states] *= min(1.0, (0.9 - KEEP) / max(radius - KEEP, 1e-9))
     names = [f"s{j}" for j in range(states)], [f"a{k}" for k in range(actions)]
     inputs = (*names[0], *names[1])
+    for source, target in also:
+        weights[inputs.index(source), names[0].index(target)] = PULL
     parents = {f"s{j}": tuple(name for i, name in enumerate(inputs) if i == j or weights[i, j]) for j in range(states)}
     state, action = (pack(*((name, 1, "continuous") for name in group)) for group in names)
     return System(FactorSpec(state, action), parents, partial(_log_sparse, weights, linear))

@@ -14,7 +14,8 @@ import yaml
 from because_rl.algorithms.registry import METHODS, make_method
 from because_rl.cli.console import setting
 from because_rl.experiments.grid.grid import jobs, read_grid
-from because_rl.factors import FactorSpec, name_columns
+from because_rl.factor_file import name_columns
+from because_rl.factors import FactorSpec
 from because_rl.io import write_json
 from benchmarks.fuzz import mutations as damage
 from benchmarks.fuzz.mutations import Rng, pick

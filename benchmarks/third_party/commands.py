@@ -44,3 +44,31 @@ def bench_graphs(
     ]
     title = f"Edges, {rows} rows; mean F1 of the problems {result['mean_f1']:.3f}"
     deliver(result, output, as_json, make_table(title, shown, ("f1", "precision", "recall", "undetermined", "seconds")))
+
+
+@app.command("returns", epilog="Example: python -m benchmarks third-party returns --keep work/third --problem HVAC")
+def bench_returns(
+    keep: Keep,
+    problem: Problems = None,
+    behaviour: Behaviours = None,
+    seed: Seeds = None,
+    method: Annotated[list[str] | None, typer.Option(help="planner, because, mopo, td3bc; repeatable (all).")] = None,
+    training_seeds: Annotated[int, typer.Option(help="Of each method.")] = 3,
+    episodes: Annotated[int, typer.Option(help="In the true model, for each training seed.")] = 20,
+    rows: RowCount = 20_000,
+    d3rlpy: Annotated[Path | None, typer.Option(help="The Python of an environment with d3rlpy.")] = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Policies learned from logs, in the true model, beside the behaviours of the logs."""
+    from benchmarks.third_party.returns import compare_returns
+
+    chosen = problem or (), behaviour or (), seed or (500,), method or ()
+    with progress_bar("Comparing returns", "policies") as report:
+        result = compare_returns(keep, *chosen, training_seeds, episodes, rows, d3rlpy, report)
+    shown = [
+        {name: row[name] for name in ("problem", "behaviour", "seed", "method")}
+        | {"logged": f"{row['logged']:.1f}", "return": f"{row['return']:.1f}", "verdict": row["verdict"]}
+        for row in result["rows"]
+    ]
+    deliver(result, output, as_json, make_table("Mean returns", shown, ("logged", "return")))

@@ -1,7 +1,8 @@
 """Edge scores on RDDL problems: log a behaviour, discover as `because fit` does, compare with the true graph.
 
-The score counts the edges to next states that discovery establishes or, as a factor's own past, assumes. Edges to the
-reward are discovered too, as in every fit with rewards, and not scored.
+The score counts the edges to next states that discovery establishes or, as a factor's own past, assumes; a second one
+leaves a factor's own past out on both sides. Edges to the reward are discovered too, as in every fit with rewards, and
+not scored.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def graphs(
         file = keep / f"{name}-{rows}" / f"{by}-{seed}" / f"graph-{test or 'default'}.json"
         if not file.exists():
             write_json(file, _row(load_problem(name), by, seed, rows, test, keep))
-        results.append({key: value for key, value in read_json(file).items() if key != "mask"})
+        evidence = read_json(file)
+        truth = Graph.from_dict(read_json(_truth_file(keep, name))["graph"])
+        verdicts = compare(CausalMask.from_dict(evidence.pop("mask")), with_cue(truth) if by == "confounded" else truth)
+        results.append(evidence | verdicts)
     report(len(jobs), len(jobs))
     means = [{"problem": name, **mean_scores([row for row in results if row["problem"] == name])} for name in names]
     settings = {"problems": list(names), "seeds": list(seeds), "rows": rows, "test": test}
@@ -71,6 +75,7 @@ def graphs(
         "rows": results,
         "problems": means,
         "mean_f1": float(np.mean([row["f1"] for row in means])),
+        "mean_f1_without_own_past": float(np.mean([row["f1_without_own_past"] for row in means])),
         "provenance": provenance(**settings),
     }
 
@@ -79,6 +84,7 @@ def mean_scores(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Over the logs of a problem."""
     return {
         **{key: float(np.mean([row["score"][key] for row in rows])) for key in ("f1", "precision", "recall")},
+        "f1_without_own_past": float(np.mean([row["score_without_own_past"]["f1"] for row in rows])),
         **{key: float(np.mean([row[key] for row in rows])) for key in ("undetermined", "recall_decided", "seconds")},
         "kept_f1": float(np.mean([row["kept"]["f1"] for row in rows])),
         "true_excluded": float(np.mean([len(row["true_excluded"]) for row in rows])),
@@ -97,7 +103,7 @@ def cached_log(problem: Problem, by: str, seed: int, rows: int, keep: Path) -> P
 
 def cached_truth(problem: Problem, keep: Path) -> dict[str, Any]:
     """The true graph as JSON, with how often each input shows; from the states of 40,000 rows of two behaviours."""
-    file = keep / "truth" / f"{problem.name}.json"
+    file = _truth_file(keep, problem.name)
     if not file.exists():
         rng, states = stream(0, "third party", problem.name, "truth"), []
         for by in ("random", "medium"):
@@ -116,11 +122,14 @@ def cached_truth(problem: Problem, keep: Path) -> dict[str, Any]:
     return read_json(file)
 
 
+def _truth_file(keep: Path, name: str) -> Path:
+    return keep / "truth" / f"{name}.json"
+
+
 def _row(problem: Problem, by: str, seed: int, rows: int, test: str | None, keep: Path) -> dict[str, Any]:
     log = cached_log(problem, by, seed, rows, keep)
     known = cached_truth(problem, keep)
-    truth, cue = Graph.from_dict(known["graph"]), by == "confounded"
-    data = load(log, factors=make_factors(problem, cue))
+    data = load(log, factors=make_factors(problem, by == "confounded"))
     begin = time.perf_counter()
     mask = discover(data, test=test, batches=0, seed=seed)
     return {
@@ -132,7 +141,6 @@ def _row(problem: Problem, by: str, seed: int, rows: int, test: str | None, keep
         "test": test or choose_test(data.factors),
         "named": known["named"],
         "seconds": round(time.perf_counter() - begin, 1),
-        **compare(mask, with_cue(truth) if cue else truth),
         "mask": mask.to_dict(),
         "provenance": provenance(),
     }
@@ -143,19 +151,25 @@ def compare(mask: CausalMask, truth: Graph) -> dict[str, Any]:
     rows = [row for row in mask.rows() if row["to"] in truth.targets and row["from"] in truth.inputs]
     pairs = {status: [(r["from"], r["to"]) for r in rows if r["status"] == status] for status in STATUSES}
 
-    def graph(edges: list[tuple[str, str]]) -> Graph:
-        return Graph(truth.inputs, truth.targets, frozenset(edges))
+    def compared(edges: list[tuple[str, str]], own: bool = True) -> dict[str, Any]:
+        have, want = (
+            Graph(truth.inputs, truth.targets, frozenset((i, j) for i, j in given if own or i != j))
+            for given in (edges, truth.edges)
+        )
+        return score(have, want).to_dict()
 
-    sure = score(graph(pairs["established"] + pairs["forced"]), truth)
+    sure = pairs["established"] + pairs["forced"]
+    hits = len(truth.edges & set(sure))
     undetermined = [edge for edge in pairs["undetermined"] if edge in truth.edges]
     decided = len(truth.edges) - len(undetermined)
     return {
-        "score": sure.to_dict(),
-        "kept": score(graph([(r["from"], r["to"]) for r in rows if r["kept"]]), truth).to_dict(),
+        "score": compared(sure),
+        "score_without_own_past": compared(sure, own=False),
+        "kept": compared([(r["from"], r["to"]) for r in rows if r["kept"]]),
         "true_edges": len(truth.edges),
         "pairs": len(rows),
         "undetermined": len(pairs["undetermined"]) / len(rows),
         "true_undetermined": undetermined,
         "true_excluded": [edge for edge in pairs["excluded"] if edge in truth.edges],
-        "recall_decided": (len(truth.edges) - len(sure.missed)) / decided if decided else 1.0,
+        "recall_decided": hits / decided if decided else 1.0,
     }

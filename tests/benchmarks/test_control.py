@@ -8,7 +8,7 @@ import pytest
 
 from because_rl.errors import BecauseError
 from because_rl.training.play import play
-from benchmarks.control.run import MOST_STEPS, PROBLEMS, act, compare, control, make_log
+from benchmarks.control.run import MOST_STEPS, PROBLEMS, act, compare, control, find_problem, make_log
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -49,3 +49,19 @@ def test_a_policy_is_better_only_beyond_the_noise_of_episodes():
 def test_an_unknown_problem_is_named(tmp_path):
     with pytest.raises(BecauseError, match="no problem 'pole'"):
         control(tmp_path, ["pole"])
+
+
+def test_the_industrial_benchmark_repeats_itself_and_its_operator_steers():
+    pytest.importorskip("industrial_benchmark_python", reason="see benchmarks/control/industrial.py")
+    problem = find_problem("industrial")
+    env = gymnasium.make(problem.id)
+    runs = []
+    for _ in range(2):
+        state, rows = env.reset(seed=3)[0], []
+        for _ in range(60):
+            np.random.random()  # noqa: NPY002
+            state, reward, *_ = env.step(problem.operator(state))
+            rows.append([*state, reward])
+        runs.append(np.array(rows))
+    np.testing.assert_array_equal(*runs)
+    assert np.abs(runs[0][-1, :3] - 25).max() < 1

@@ -1,16 +1,22 @@
-"""The true graphs of RDDL problems, their logs, and the scoring of discovered graphs."""
+"""RDDL problems: their true graphs, logs, the scores of graphs and of returns, and the way to d3rlpy."""
 
+import sys
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from because_rl.datasets.load import load
 from because_rl.discovery.mask import CausalMask
+from because_rl.errors import BecauseError
 from because_rl.graph import Graph
 from benchmarks.third_party.graphs import compare
 from benchmarks.third_party.logs import behaviour, make_factors, play, returns
+from benchmarks.third_party.peer import d3rlpy_policy
 from benchmarks.third_party.rddl import Problem, load_problem
+from benchmarks.third_party.returns import compare_with_log, logged_returns
 from benchmarks.third_party.truth import true_graph
 
 BOX = Problem(
@@ -81,8 +87,33 @@ def test_score_counts_established_edges_between_fluents_alone():
     assert row["pairs"] == 6
     assert row["score"]["missed"] == [["a", "b"], ["push", "b"]]
     assert row["score"]["recall"] == pytest.approx(3 / 5)
+    assert row["score_without_own_past"]["recall"] == pytest.approx(1 / 3)
     assert row["recall_decided"] == pytest.approx(3 / 4)
     assert row["true_excluded"] == [("push", "b")]
+
+
+def test_returns_of_a_log_are_those_of_its_episodes():
+    rng = np.random.default_rng(1)
+    log = play(BOX, behaviour(BOX, "random", rng), 12, rng)
+    np.testing.assert_allclose(logged_returns(log), returns(log))
+
+
+def test_a_method_is_better_or_worse_only_beyond_the_noise():
+    rng = np.random.default_rng(0)
+    logged = rng.normal(size=200)
+    learned = rng.normal(size=(3, 20))
+    learned += logged.mean() - learned.mean()
+    means = {shift: compare_with_log(learned + shift, logged)["verdict"] for shift in (-2.0, 0.0, 2.0)}
+    assert means == {-2.0: "worse", 0.0: "equal", 2.0: "better"}
+
+
+@pytest.mark.skipif(find_spec("d3rlpy") is not None, reason="d3rlpy is installed here, and would train")
+def test_a_python_without_d3rlpy_is_refused_with_instructions():
+    with (
+        pytest.raises(BecauseError, match=r"ended with status 1.*d3rlpy_peer.py"),
+        d3rlpy_policy(Path(sys.executable), Path("no log"), 0),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("name", ["SysAdmin_MDP_ippc2011", "UAV_Continuous", "Reservoir_Continuous"])

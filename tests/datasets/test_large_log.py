@@ -1,14 +1,19 @@
 """Parquet logs of more rows than are read: a sample of whole episodes, and the others in chunks."""
 
+import json
+import os
+
 import numpy as np
 import pytest
 
 import because_rl as br
 from because_rl.datasets import large_log
 from because_rl.datasets.columns import Columns
+from because_rl.datasets.row_store import open_row_store, write_row_store
 from because_rl.datasets.user_log import read_log
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec, pack
+from because_rl.transitions import LEARNED
 from tests.support import because
 
 SPEC = FactorSpec(pack(("x", 1, "continuous"), ("gear", 2, "categorical")), pack(("push", 1, "continuous")))
@@ -99,7 +104,7 @@ def test_episodes_that_are_not_together_are_refused(tmp_path, table):
 
 def test_the_rest_is_checked_as_well(log, table, tmp_path):
     options = ("--state", "x,gear", "--action", "push", "--episode", "batch", "--sample-rows", "270")
-    (tmp_path / "f.json").write_text(__import__("json").dumps(SPEC.to_dict()))
+    (tmp_path / "f.json").write_text(json.dumps(SPEC.to_dict()))
     options += ("--factors", str(tmp_path / "f.json"))
     valid = because("check", log, *options, "--json", root=tmp_path)
     assert '"transitions": 960' in valid.stdout
@@ -107,3 +112,27 @@ def test_the_rest_is_checked_as_well(log, table, tmp_path):
     folder = write_parts(tmp_path / "broken", broken, 3)
     refused = because("check", folder, *options, root=tmp_path, code=2)
     assert "values are missing: 1 of 'x'" in refused.stderr
+
+
+def test_stored_rows_are_those_of_all_episodes_but_the_held_out(log, tmp_path):
+    data = br.load(log, factors=SPEC, **ROLES, sample_rows=270)
+    store = write_row_store(tmp_path / "rows", data)
+    again = open_row_store(tmp_path / "rows", data.factors)
+    assert len(again) == len(data.rest)
+    for stored, chunk in zip(again, data.rest, strict=True):
+        for name in LEARNED:
+            np.testing.assert_array_equal(getattr(stored, name), getattr(chunk, name))
+        assert list(stored.metadata["rows"]) == chunk.metadata["rows"]
+    drawn = store.draw(np.random.default_rng(0), 20_000)
+    rows = {tuple(np.hstack(row)) for row in zip(drawn["state"], drawn["action"], drawn["next_state"], strict=True)}
+    wanted = rows_of(data.rows(~data.held_out)).union(*map(rows_of, data.rest))
+    assert rows == wanted
+    assert not rows & rows_of(data.rows(data.held_out))
+
+
+def test_a_store_that_was_cut_off_is_refused(log, tmp_path):
+    data = br.load(log, factors=SPEC, **ROLES, sample_rows=270)
+    write_row_store(tmp_path / "rows", data)
+    os.truncate(tmp_path / "rows" / "rows.bin", 100)
+    with pytest.raises(BecauseError, match="does not have the size"):
+        open_row_store(tmp_path / "rows", data.factors)

@@ -45,7 +45,7 @@ def test_returns_go_on_after_a_cut_and_not_after_an_end():
 @pytest.mark.parametrize("steps", [1, 3, 10])
 def test_rewards_ahead_are_those_of_the_same_episode(steps):
     data = chain()
-    ahead = rewards_ahead(data, G, steps)
+    ahead = rewards_ahead(data, logged_returns(data, G), G, steps)
     for row in range(12):
         end = min(row + steps, row // 6 * 6 + 6)
         assert ahead["reward_ahead"][row] == pytest.approx((G ** np.arange(end - row) * data.reward[row:end]).sum())
@@ -57,7 +57,7 @@ def test_the_value_of_a_chain_that_ends_is_its_discounted_reward():
     data = chain()
     data = data.rows(data.episode % 2 == 0)
     prepared, returns = prepare(data), logged_returns(data, G)
-    rows = {**data.batch(np.ones(len(data), bool)), **rewards_ahead(data, G, 2)}
+    rows = {**data.batch(np.ones(len(data), bool)), **rewards_ahead(data, returns, G, 2)}
     loss = partial(return_loss, prepared.stats, returns, 0.5)
     stage = Stage("value", lambda key, fixed: Value(CHAIN, key, hidden=16), loss, 600, 32, 1e-2)
     gate = jnp.ones((1, 3))

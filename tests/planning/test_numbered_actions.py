@@ -154,7 +154,9 @@ def test_no_policy_gives_the_reason():
     assert no_policy_reason(FactorSpec(real, push, far)) == ""
     assert no_policy_reason(FactorSpec(real, pick, far, codes)) == ""
     assert "no goal" in no_policy_reason(FactorSpec(real, push))
-    assert "'pick' is categorical" in no_policy_reason(FactorSpec(real, pick, far))
+    assert no_policy_reason(FactorSpec(real, pick, far)) == ""
+    absent = pack(("pick", 2, "categorical", "", True))
+    assert "'pick' is optional" in no_policy_reason(FactorSpec(real, absent, far))
     wanted = (GoalFactor("far", 0, 3, "categorical", factor="x"),)
     assert plans_exactly(FactorSpec(cells, pick, wanted, codes))
     assert not plans_exactly(FactorSpec(real, pick, far, codes))

@@ -82,15 +82,15 @@ def rewarded(reward, end):
 def test_a_plan_for_rewards_goes_where_they_are_and_stays():
     model = rewarded(lambda x: -jnp.abs(x - 0.3), lambda x: jnp.zeros(()))
     config = replace(CONFIG, population=256, hold=1)
-    assert shoot(config, 0.0, 8, model=model).actions[0] > 0.5
-    assert shoot(config, 0.0, 8, model=model, state=jnp.asarray([0.6, 0.0])).actions[0] < 0
+    assert shoot(config, 100.0, 8, model=model).actions[0] > 0.5
+    assert shoot(config, 100.0, 8, model=model, state=jnp.asarray([0.6, 0.0])).actions[0] < 0
 
 
 @pytest.mark.parametrize(("pays", "towards"), [(-1.0, 1), (1.0, -1)])
 def test_plans_seek_an_end_where_steps_cost_and_else_shun_it(pays, towards):
     model = rewarded(lambda x: jnp.full((), pays), lambda x: (x > 0.3).astype(jnp.float32))
     moving = jnp.asarray([0.0, 0.05])
-    best = shoot(CONFIG, 0.0, 8, model=model, state=moving)
+    best = shoot(CONFIG, 100.0, 8, model=model, state=moving)
     assert jnp.sign(best.actions[0, 0]) == towards
     whole = sum(pays * G**t for t in range(8))
     assert best.score == pytest.approx(whole, abs=0.01) if pays > 0 else best.score > whole + 1

@@ -47,7 +47,8 @@ def test_fit_gives_graph_accuracy_and_policy(log, tmp_path):
     out, spec = tmp_path / "fitted", log.parent / "goal.json"
     settings = TINY | {"energy_steps": 0, "check_steps": 0, "behaviour_steps": 0, "value_steps": 0}
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    command = ("fit", log, "--factors", spec, "-o", out, "--seeds", 1, "--goal", 1.0, *options)
+    limits = ("--constraint", "x<=1.5", "--constraint", "push>=-9")
+    command = ("fit", log, "--factors", spec, "-o", out, "--seeds", 1, "--goal", 1.0, *limits, *options)
     result = json.loads(because(*command, "--json").stdout)
     expected = {"x": ["x", "push"], "on": ["x", "on"]}
     pairs = result["undetermined"]
@@ -60,13 +61,24 @@ def test_fit_gives_graph_accuracy_and_policy(log, tmp_path):
     assert min(row["value"] for row in accuracy.values()) > 0.9
     assert accuracy["x"]["measure"] != accuracy["on"]["measure"]
     assert 0 < result["goal_reached"] < 1
+    data = load(out / "datasets/own/log-v0")
+    share = float((data.next_state[:, 0] > 1.5).mean())
+    assert result["constraints"]["x<=1.5"]["steps"] == pytest.approx(share)
+    assert 0 < share < result["constraints"]["x<=1.5"]["episodes"] < 1
+    assert result["constraints"]["push>=-9"] == {"steps": 0.0, "episodes": 0.0}
+    imagined = result["imagined_policy"]
+    assert imagined["steps"] > 0
+    assert set(imagined["violations"]) == {"x<=1.5", "push>=-9"}
+    assert 0 <= imagined["unlike_data"] <= 1
     page = (out / "report/index.html").read_text()
     assert page.count("<svg") == 2
     assert "Held-out accuracy" in page
+    assert "constraint x&lt;=1.5" in page
     assert load_agent(out).seeds == (0,)
+    assert [str(limit) for limit in load_agent(out).factors.constraints] == ["x<=1.5", "push>=-9"]
     assert "--resume" in because(*command, code=2).stderr
     with pytest.raises(BecauseError, match="differs in seeds"):
-        fit(log, spec, out, seeds=[1], overrides=settings, goal=[1.0], resume=True)
+        fit(log, spec, out, seeds=[1], overrides=settings, goal=[1.0], resume=True, constraints=limits[1::2])
 
     before = {file.name: file.read_bytes() for file in (out / "run").glob("*.npz")}
     (out / "run/world.npz").unlink()  # as if it had been stopped there
@@ -76,6 +88,7 @@ def test_fit_gives_graph_accuracy_and_policy(log, tmp_path):
     assert {file.name: file.read_bytes() for file in (out / "run").glob("*.npz")} == before
     assert json.loads((out / "fit.json").read_text())["result"]["accuracy"] == result["accuracy"]
     assert "episodes that end at their goal" in text
+    assert "unlike the data" in text
 
 
 @pytest.mark.slow
@@ -162,6 +175,7 @@ def test_fit_of_a_table_with_known_edges(table, tmp_path):
         (441, ("--force", "push->x", "--forbid", "push->x"), "both forced and forbidden"),
         (441, ("--set", "mask=full", "--forbid", "push->x"), "full mask"),
         (210, (), "has 19 episodes"),
+        (441, ("--constraint", "y<=1"), "'y<=1' names no factor"),
         (441, ("--missing", "guess"), "'guess' for missing values"),
     ],
 )
@@ -275,6 +289,7 @@ FINE = {
 }
 
 
+IMAGINED = {"steps": 100, "quantile": 0.95, "unlike_data": 0.05, "violations": {}}
 THIN = {"action": "push", "level": "yes", "factor": "on", "context": "no", "rows": 400, "tried": 1, "elsewhere": 0.2}
 
 
@@ -289,6 +304,9 @@ THIN = {"action": "push", "level": "yes", "factor": "on", "context": "no", "rows
         ({"episodes": 30}, "30 episodes are few"),
         ({"uncertainty": {"held_out": 0.1, "mixed": 0.1}}, "uncertainty hardly tells"),
         ({"thin": [THIN, THIN]}, "push yes was hardly tried where on is no (1 of 400 rows)"),
+        ({"imagined_policy": IMAGINED | {"unlike_data": 0.4}}, "40% of the policy's imagined steps are unlike"),
+        ({"imagined_policy": IMAGINED | {"violations": {"x<=1": 0.2}}}, "The policy breaks x<=1 in 20.0%"),
+        ({"constraints": {"x<=1": {"steps": 1.0, "episodes": 1.0}}}, "No logged step keeps x<=1"),
         ({"goal_reached": 0.0}, "No logged episode reaches its goal"),
         ({"notes": ["2 rows were left out"]}, "2 rows were left out."),
     ],

@@ -113,10 +113,12 @@ class LoggedEpisodes:
 
     @classmethod
     def from_transitions(cls, data: Transitions, discount: float = 1.0) -> LoggedEpisodes:
-        """The log of a fit: rewards where it has them and no goal, else 1 where the goal is reached."""
+        """The log of a fit: its rewards where a policy is for them, else 1 where the goal is reached, or held."""
         spec, size = data.factors, data.factors.observed_size
         codes = None if spec.codes is None else np.asarray(spec.codes, np.float32)
-        reward = data.reward if spec.maximises_reward or not spec.goal else data.terminated
+        reward = data.reward if spec.outcomes or not spec.goal else data.terminated
+        if spec.holds_goal and not spec.outcomes:
+            reward = np.asarray(spec.reached(data.next_state, data.goal))
         _, episode = np.unique(data.episode, return_inverse=True)
         return cls(
             np.hstack([data.state[:, :size], data.goal]).astype(np.float32),
@@ -130,7 +132,7 @@ class LoggedEpisodes:
             np.asarray(data.step),
             int(data.step.max()) + 1,
             discount,
-            replace(spec, state=tuple(f for f in spec.state if f not in spec.outcomes)),
+            replace(spec, state=tuple(f for f in spec.state if f not in spec.outcomes), constraints=()),
         )
 
     def filled(self, values: np.ndarray) -> np.ndarray:

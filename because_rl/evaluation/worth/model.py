@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from because_rl.factors import FactorSpec
 from because_rl.planning.agent import PlannerAgent
-from because_rl.planning.goal import attained
+from because_rl.planning.goal import attained, ended
 from because_rl.planning.learned_model import LearnedModel
 from because_rl.rng import child_seed
 from because_rl.training.stage import hoist
@@ -114,9 +114,10 @@ def _returns(
             drawn = (jax.random.uniform(two, after.shape) < after).astype(after.dtype)
             after = jnp.where(binary, drawn, after)
             if learned.outcome is None:
-                reward = end = attained(factors, after, goal)
+                reward, end = attained(factors, after, goal), ended(factors, after, goal)
             else:
                 reward, end = learned.outcome(p, after)
+                end = 1.0 - (1.0 - end) * (1.0 - ended(factors, after, goal))
             paid = reward - (price * penalty if cautious else 0.0)
             return (after, alive * (1.0 - end)), discount ** t.astype(jnp.float32) * alive * paid * unit
 
