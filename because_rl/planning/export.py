@@ -32,6 +32,12 @@ def write_policy(agent: Any, path: str | Path) -> dict[str, Any]:
             need="it, to write ONNX files.",
             fix="pip install 'because-rl[export]'",
         ) from error
+    if agent.factors.constraints:
+        raise BecauseError(
+            "This agent keeps constraints, which exported planners do not yet.",
+            need="an agent without constraints.",
+            fix="act with `because_rl.load_agent`, or fit without --constraint to export.",
+        )
     from because_rl.planning.export_graphs import planner_memory, shooting_model, value_iteration_model
 
     path = Path(path)

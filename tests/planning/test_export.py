@@ -107,9 +107,9 @@ def elsewhere(agent, states, goals, folder):
     return made["alone"], made["through"]
 
 
-def differences(mine, theirs):
+def differences(ours, exported):
     """(states,) the largest difference between two actions."""
-    return np.abs(np.asarray(mine, float) - np.asarray(theirs, float)).reshape(len(mine), -1).max(1)
+    return np.abs(np.asarray(ours, float) - np.asarray(exported, float)).reshape(len(ours), -1).max(1)
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(1000, marks=pytest.mark.long)])
