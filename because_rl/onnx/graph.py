@@ -56,6 +56,11 @@ class Tensor(NamedTuple):
     known: np.ndarray | None = None
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of a tensor none of whose sizes is a name."""
+        return tuple(int(size) for size in self.shape)
+
+    @property
     def stored(self) -> str:
         return "i" if self.kind in "uk" else self.kind
 
@@ -194,7 +199,8 @@ class Builder:
 
     def translate(self, traced: Any, arguments: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of a jaxpr with its constants."""
-        jaxpr, values = traced.jaxpr, {}
+        jaxpr = traced.jaxpr
+        values: dict[Any, Tensor] = {}
         values |= dict(zip(jaxpr.constvars, map(constant, traced.consts), strict=True))
         values |= dict(zip(jaxpr.invars, arguments, strict=True))
 

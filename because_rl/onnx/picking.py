@@ -15,7 +15,7 @@ from because_rl.onnx.primitives import reshape
 
 
 def _flat(b: Builder, x: Tensor) -> Tensor:
-    return reshape(b, x, (prod(x.shape),))
+    return reshape(b, x, (prod(x.sizes),))
 
 
 def _take(b: Builder, x: Tensor, places: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def _gather(b: Builder, equation: Any, x: Tensor, starts: Tensor) -> Tensor:
         b,
         x,
         _places(
-            *(b, x.shape, starts, equation.outvars[0].aval.shape, sizes, numbers.offset_dims, inside),
+            *(b, x.sizes, starts, equation.outvars[0].aval.shape, sizes, numbers.offset_dims, inside),
             *(numbers.start_index_map, numbers.operand_batching_dims, numbers.start_indices_batching_dims),
         ),
     )
@@ -49,13 +49,13 @@ def _scatter(b: Builder, equation: Any, x: Tensor, starts: Tensor, updates: Tens
     for d, axis in zip(inside, numbers.update_window_dims, strict=True):
         sizes[d] = updates.shape[axis]
     places = _places(
-        *(b, x.shape, starts, updates.shape, sizes, numbers.update_window_dims, inside),
+        *(b, x.sizes, starts, updates.sizes, sizes, numbers.update_window_dims, inside),
         *(numbers.scatter_dims_to_operand_dims, numbers.operand_batching_dims, numbers.scatter_indices_batching_dims),
     )
     how = {"reduction": "add"} if equation.primitive.name == "scatter-add" else {}
     parts = (_flat(b, part) for part in (x, places, updates))
-    flat = b.node("ScatterElements", *parts, kind=x.kind, shape=(prod(x.shape),), axis=0, **how)
-    return reshape(b, flat, x.shape)
+    flat = b.node("ScatterElements", *parts, kind=x.kind, shape=(prod(x.sizes),), axis=0, **how)
+    return reshape(b, flat, x.sizes)
 
 
 def _places(
@@ -102,17 +102,17 @@ def _dynamic_slice(b: Builder, equation: Any, x: Tensor, *starts: Tensor) -> Ten
 
 @translates("dynamic_update_slice")
 def _dynamic_update_slice(b: Builder, equation: Any, x: Tensor, update: Tensor, *starts: Tensor) -> Tensor:
-    places = _window(b, x, update.shape, starts)
+    places = _window(b, x, update.sizes, starts)
     parts = (_flat(b, part) for part in (x, places, update))
-    return reshape(b, b.node("ScatterElements", *parts, kind=x.kind, shape=(prod(x.shape),), axis=0), x.shape)
+    return reshape(b, b.node("ScatterElements", *parts, kind=x.kind, shape=(prod(x.sizes),), axis=0), x.sizes)
 
 
 def _window(b: Builder, x: Tensor, sizes: Sequence[int], starts: Sequence[Tensor]) -> Tensor:
     def places(*starts: jax.Array) -> jax.Array:
         total = jnp.zeros(sizes, jnp.int32)
-        for d, (size, start) in enumerate(zip(x.shape, starts, strict=True)):
+        for d, (size, start) in enumerate(zip(x.sizes, starts, strict=True)):
             first = jnp.clip(start.astype(jnp.int32), 0, size - sizes[d])
-            total += prod(x.shape[d + 1 :]) * (first + _along(sizes[d], d, len(sizes)))
+            total += prod(x.sizes[d + 1 :]) * (first + _along(sizes[d], d, len(sizes)))
         return total
 
     return b.call(places, *starts)[0]

@@ -16,7 +16,6 @@ from typing import Any
 import because_rl.onnx
 from because_rl.errors import BecauseError
 from because_rl.io import write_bytes
-from because_rl.training.method import Agent
 
 FORMAT = "because-rl policy 1"
 RUNNER = "policy_runner.py"
@@ -53,7 +52,7 @@ def write_policy(agent: Any, path: str | Path) -> dict[str, Any]:
     return description
 
 
-def describe(agent: Agent, memory: Sequence[Any]) -> dict[str, Any]:
+def describe(agent: Any, memory: Sequence[Any]) -> dict[str, Any]:
     """What a user of the file has to know, as JSON."""
     factors = agent.factors
     observed = [factor for factor in factors.state if factor not in factors.outcomes]

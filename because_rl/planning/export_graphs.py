@@ -240,6 +240,6 @@ def _loop(b: Builder, turns: Tensor, start: list[Tensor], shapes: list[tuple], b
     kinds = [t.kind for t in start]
     # Sizes may grow from turn to turn: they have no names.
     unnamed = [tuple(None if isinstance(size, str) else size for size in shape) for shape in shapes]
-    graph, _ = b.subgraph([("i", ()), ("b", ()), *zip(kinds, unnamed, strict=True)], body)
+    graph, _ = b.subgraph([("i", ()), ("b", ()), *zip(kinds, unnamed, strict=True)], body)  # type: ignore[list-item]
     yes = constant(np.array(True))
     return b.add_node_at(b.level, "Loop", [turns, yes, *start], list(zip(kinds, shapes, strict=True)), body=graph)
