@@ -126,7 +126,10 @@ def imported_modules(folder):
 def test_every_dependency_is_imported_and_every_import_declared():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    texts = [*project["dependencies"], *(t for extra in ("unlock", "crash", "lift", "ray") for t in extras[extra])]
+    texts = [
+        *project["dependencies"],
+        *(t for extra in ("unlock", "crash", "lift", "ray", "export") for t in extras[extra]),
+    ]
     declared = {re.match(r"[\w-]+", text)[0] for text in texts}
     imported = imported_modules(REPOSITORY / "because_rl")
     modules = {NAMES.get(package, package) for package in declared - NEEDED_BY_ROBOSUITE}

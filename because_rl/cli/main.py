@@ -18,6 +18,7 @@ from because_rl import __version__
 from because_rl.cli.console import as_command, run_app
 from because_rl.cli.data import check, collect, datasets, graph, show, tasks
 from because_rl.cli.explain import explain
+from because_rl.cli.export import export
 from because_rl.cli.fit import factors, fit
 from because_rl.cli.paper import paper
 from because_rl.cli.sweep import compare, sweep
@@ -38,6 +39,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     fit: "because fit log.csv --factors factors.yaml -o fitted --seeds 3",
     explain: "because explain fitted --row 17",
     worth: "because worth fitted --policy actions.csv",
+    export: "because export fitted -o policy.onnx",
     evaluate: "because evaluate runs/td3bc-unlock-medium --split O --episodes 100 --json",
     report: "because report results -o report",
     oracle: "because oracle -o results/oracle.json",

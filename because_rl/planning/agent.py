@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -25,6 +26,7 @@ from because_rl.models.bilinear import Outputs
 from because_rl.models.layout import Layout
 from because_rl.models.prepared_data import PreparedData, Statistics, Summary
 from because_rl.planning.calibration import error_scale, event_shifts, price_pessimism
+from because_rl.planning.export import write_policy
 from because_rl.planning.goal import ended
 from because_rl.planning.learned_model import LearnedModel, split_learned
 from because_rl.planning.limits import action_box
@@ -147,6 +149,10 @@ class PlannerAgent(Agent):
     def _exact_plans(self) -> Controller:
         """Value iteration does not depend on earlier steps, so all single steps share its tables."""
         return self.start(1)
+
+    def export(self, path: str | Path) -> dict[str, Any]:
+        self.start(1)  # refuses agents without a policy
+        return write_policy(self, path)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return flatten(self.parameters) | self.summary.arrays() | {"pessimism": np.asarray(self.pessimism)}

@@ -214,6 +214,18 @@ class Agent(ABC):
         """Write the agent as a folder that `load_agent` reads: weights, statistics, factors and settings, no data."""
         write_agent(Path(folder), self.description(), self.arrays() | _named_diagnostics(self.diagnostics))
 
+    def export(self, path: str | Path) -> dict[str, Any]:
+        """Write an ONNX file that acts, with the planner and the vote of all seeds, and beside it `policy_runner.py`.
+
+        The runner needs onnxruntime and numpy alone. Returns what the file's metadata say: its columns and how they
+        are encoded, and what has to be remembered between the steps of an episode.
+        """
+        raise BecauseError(
+            f"An agent of {self.method.name} cannot be exported{' with its encoder' if self.sees_pictures else ''}.",
+            need="one that plans in a learned model, and is shown columns.",
+            fix="fit 'because' or another model-based method; `save` keeps any agent.",
+        )
+
     def description(self) -> dict[str, Any]:
         """All that decides how the arrays are read, as JSON."""
         return {
