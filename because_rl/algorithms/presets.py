@@ -16,10 +16,7 @@ ByWorld = Mapping[str, Settings]
 WORLD_MODEL: ByWorld = {
     "unlock": {"hidden": 64, "batch": 128, "rate": 2e-3, "world_steps": 2500},
     "crash": {"planner.population": 192},
-    "lift": {
-        **{"behaviour_steps": 6000, "behaviour_hidden": 256},
-        **{"planner.population": 48, "planner.horizon": 25},
-    },
+    "lift": {"behaviour_steps": 6000, "behaviour_hidden": 256, "planner.population": 48, "planner.horizon": 25},
 }
 """Steps, batch, rate, proposals and candidates of all methods that plan in a model, `because-paper` excepted, which has
 the paper's. Widths are those of the BECAUSE paper's table where it has one for a method. Unlock is the smallest of the

@@ -4,7 +4,9 @@ import json
 import os
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import because_rl as br
 from because_rl.datasets import large_log
@@ -35,13 +37,12 @@ def table():
 
 def write_parts(folder, table, parts):
     """Parts of different sizes: episodes begin in one and end in the next."""
-    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
     folder.mkdir()
     rows = len(table["batch"])
     edges = [rows * k // parts + 2 * (0 < k < parts) for k in range(parts + 1)]
     for k in range(parts):
         part = {name: values[edges[k] : edges[k + 1]] for name, values in table.items()}
-        parquet.write_table(arrow.table(part), folder / f"part-{k}.parquet", row_group_size=100)
+        parquet.write_table(pyarrow.table(part), folder / f"part-{k}.parquet", row_group_size=100)
     return folder
 
 

@@ -27,8 +27,10 @@ from tests.support import small
 SEEDS = (0, 1)
 SETTINGS = {"hidden": 8, "energy_hidden": 8, "behaviour_hidden": 8, "planner.population": 16, "planner.horizon": 5}
 TOLERANCE = 1e-4
+TIE = 1e-5
+"""Values that differ by less are equal up to rounding, and either action may be chosen."""
 LEAST_SAME = 0.75
-"""Share of equal choices: where two plans have the same score up to rounding, either may be chosen."""
+"""Share of equal choices: the others must be ties."""
 ELSEWHERE = textwrap.dedent("""
     import sys
 
@@ -44,10 +46,17 @@ ELSEWHERE = textwrap.dedent("""
 
     given, policy = np.load(f"{sys.argv[1]}/given.npz"), Policy(f"{sys.argv[1]}/policy.onnx", threads=1)
     goals = [None if goal.size == 0 else goal for goal in given["goal"]]
-    alone = [policy.act(state, goal) for state, goal in zip(given["state"], goals)]
+
+    def scored(episode, *given):
+        action = episode.act(*given)
+        return action, episode.memory.get("plan_score", 0.0)
+
+    alone = [scored(policy.start(), state, goal) for state, goal in zip(given["state"], goals)]
     episode, steps = policy.start(seed=3), range(min(4, len(goals)))
-    through = [episode.act(given["state"][k], goals[0], policy.about["horizon"] - k) for k in steps]
-    np.savez(f"{sys.argv[1]}/made.npz", alone=alone, through=through)
+    through = [scored(episode, given["state"][k], goals[0], policy.about["horizon"] - k) for k in steps]
+    made = {"alone": alone, "through": through}
+    parts = {f"{name}_{part}": [row[n] for row in rows] for name, rows in made.items() for n, part in enumerate("as")}
+    np.savez(f"{sys.argv[1]}/made.npz", **parts)
 """)
 
 
@@ -100,18 +109,37 @@ def with_random_weights(data, settings=SETTINGS):
 
 
 def elsewhere(agent, states, goals, folder):
-    """The actions of the exported agent, alone in each state and through the first steps of an episode."""
+    """Of the exported agent, alone in each state and through the first steps of an episode: actions and scores."""
     agent.export(folder / "policy.onnx")
     np.savez(folder / "given.npz", state=states, goal=goals)
     done = subprocess.run([sys.executable, "-c", ELSEWHERE, str(folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     made = np.load(folder / "made.npz")
-    return made["alone"], made["through"]
+    return (made["alone_a"], made["alone_s"]), (made["through_a"], made["through_s"])
 
 
-def differences(ours, exported):
-    """(states,) the largest difference between two actions."""
-    return np.abs(np.asarray(ours, float) - np.asarray(exported, float)).reshape(len(ours), -1).max(1)
+def here(agent, controller, state, goal, steps_left):
+    """The action of the agent, and the score of each seed's plan, of which value iteration has none."""
+    action = agent.choose(controller, state, goal if goal.size else None, steps_left)
+    return action, 0.0 if agent.exact else np.asarray(controller._last_plan.score[:, 0])
+
+
+def lost_value(agent, state, goal, choice):
+    """How much worse than the best this action is by value iteration, for the seed that likes it most."""
+    lost = []
+    for planner in agent._exact_plans._planners:
+        place = planner._enter(state[None], goal[None])[0]
+        reward, future = planner._reward[place], planner.values[agent.horizon - 1][planner._child[place]]
+        future = reward + (1 - reward) * planner.discount * future
+        values = planner._chance[place] * future - planner.pessimism * planner._penalty[place]
+        lost.append(float(values.max() - values[choice]))
+    return min(lost)
+
+
+def same(ours, exported):
+    """(states,) bool: whether two actions are equal."""
+    difference = np.abs(np.asarray(ours, float) - np.asarray(exported, float))
+    return difference.reshape(len(ours), -1).max(1) <= TOLERANCE
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(1000, marks=pytest.mark.long)])
@@ -124,16 +152,27 @@ def test_exported_agents_choose_the_same_without_jax(case, count, tmp_path):
     states, goals = data.state[rows, : data.factors.observed_size], data.goal[rows]
     if data.factors.state[0].is_continuous:
         states = states + 2 * stream(0, "more").normal(size=states.shape)
-    alone, through = elsewhere(agent, np.float32(states), goals, tmp_path)
-    single = [agent.act(s, g if g.size else None) for s, g in zip(np.float32(states), goals, strict=True)]
-    assert np.ptp(single, axis=0).max() > 0  # otherwise any constant would do
-    assert (differences(single, alone) <= TOLERANCE).mean() >= LEAST_SAME
-    controller, steps = agent.start(1, 3), range(len(through))
-    episode = [
-        agent.choose(controller, np.float32(states[k]), goals[0] if goals[0].size else None, agent.horizon - k)
-        for k in steps
-    ]
-    assert (differences(episode, through) <= TOLERANCE).mean() >= LEAST_SAME
+    states = np.float32(states)
+    (alone, scores), (through, more_scores) = elsewhere(agent, states, goals, tmp_path)
+
+    single = [here(agent, agent.start(1), s, g, agent.horizon) for s, g in zip(states, goals, strict=True)]
+    actions = np.array([action for action, _ in single])
+    assert np.ptp(actions, axis=0).max() > 0  # otherwise any constant would do
+    # Plans are the best by their scores: where these agree and the actions do not, two plans are equally good.
+    np.testing.assert_allclose(scores, [score for _, score in single], rtol=TIE, atol=TIE)
+    equal = same(actions, alone)
+    assert equal.mean() >= LEAST_SAME
+    if agent.exact:
+        acted = [lost_value(agent, states[k], goals[k], alone[k]) for k in np.flatnonzero(~equal)]
+        assert max(acted, default=0.0) <= TIE
+
+    controller = agent.start(1, 3)
+    for k, (action, score) in enumerate(zip(through, more_scores, strict=True)):
+        ours, our_score = here(agent, controller, states[k], goals[0], agent.horizon - k)
+        np.testing.assert_allclose(score, our_score, rtol=TIE, atol=TIE)
+        if not same([ours], [action])[0]:  # a tie; what is remembered differs from here on
+            assert k > 0
+            break
 
 
 def test_metadata_describe_columns_and_memory(tmp_path):

@@ -3,7 +3,9 @@
 import json
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from because_rl.datasets import large_log
 from because_rl.datasets.load import load
@@ -35,10 +37,9 @@ def simulate(broken):
 
 
 def write(folder, table):
-    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
     (folder / "log").mkdir(exist_ok=True)
     for part, rows in enumerate(np.array_split(np.arange(EPISODES * LENGTH), 4)):
-        parquet.write_table(arrow.table({k: v[rows] for k, v in table.items()}), folder / f"log/{part}.parquet")
+        parquet.write_table(pyarrow.table({k: v[rows] for k, v in table.items()}), folder / f"log/{part}.parquet")
     (folder / "factors.json").write_text(json.dumps(FACTORS))
     return folder / "log"
 
