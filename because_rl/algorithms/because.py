@@ -10,10 +10,10 @@ The file follows Algorithm 1 of the paper; equation numbers are the paper's.
 Where it departs from the paper, and why: the mask is estimated once, from the factors themselves, and does not return
 to the features in later rounds, since tests on factors do not depend on phi and mu; the next state is a readout of
 phi, not of phi^T M mu (`models.bilinear`); and the mask gates the inputs of phi, so that a non-parent has no path to
-its target. Energies also see the edges that the data cannot decide, and the least certain of all factors that lead to
-the goal counts: where logged data never separated two causes, a plan that separates them pays. Inputs that never change
-in an episode are left out of this: no plan can change them, and where they are unlike the data every plan would have
-the largest energy, so that none would be preferred. The paper's ablations are settings (`presets.VARIANTS`).
+its target. Energies also see the edges that the data cannot decide: where logged data never separated two causes, a
+plan that separates them pays. Inputs that never change in an episode are left out of this: no plan can change them.
+What counts is the mean energy of all factors that lead to the goal. The paper's ablations are settings
+(`presets.VARIANTS`).
 """
 
 from __future__ import annotations
@@ -137,14 +137,15 @@ class Because(PlanningMethod):
     def predict(
         self, layout: Layout, stats: Statistics, p: dict[str, Any], state: Array, action: Array
     ) -> tuple[list[Outputs], Array]:
-        """The world model's outputs, and (E + 1) / 2, the largest over the targets that are feared."""
+        """The world model's outputs, and (E + 1) / 2, the mean over the targets that are feared."""
         x = jnp.concatenate([state, action])
         outputs = p["world"](stats, p["gates"], x)
         features = family_features(p["world"], stats, p["possible"], x)
         energy = per_target(layout, p["energy"](features, predict_mu(p["world"], outputs)))
         if self.config.vote == "mean":
             outputs = [out._replace(value=average_vote(out.value)) for out in outputs]
-        return outputs, (p["feared"] * (energy + 1.0)).max() / 2.0
+        # Not the largest of them: where one target is unlike the data whatever is done, the others still differ.
+        return outputs, (p["feared"] * (energy + 1.0)).sum() / (2.0 * jnp.maximum(p["feared"].sum(), 1.0))
 
 
 def make_world(c: BecauseConfig, layout: Layout, key: PRNGKeyArray) -> BilinearModel:
