@@ -214,6 +214,23 @@ def bench_ladder(
     deliver(result, output, as_json, make_table(f"{task}, dataset seed {seed}", rows, ("success", "95%")))
 
 
+@bench.command("exported", epilog="Example: python -m benchmarks exported --keep work/exported -o exported.json")
+def bench_exported(
+    keep: Annotated[Path, typer.Option(help="Folder for logs, agents and rows, from which a later run resumes.")],
+    case: Annotated[list[str] | None, typer.Option(help="cartpole, pendulum, unlock; repeatable (all).")] = None,
+    states: Annotated[int, typer.Option(help="Logged states in which both decide.")] = 1000,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Does an exported agent act as the agent does, in a process without JAX?"""
+    from benchmarks.methods.exported import CASES, exported
+
+    with progress_bar("Acting", "cases") as report:
+        result = exported(keep, case or CASES, states, report)
+    rows = [{name: value for name, value in row.items() if name != "provenance"} for row in result["rows"]]
+    deliver(result, output, as_json, make_table("Exported agents beside our own", rows, tuple(rows[0])[1:]))
+
+
 @bench.command(
     "penalties", epilog="Example: python -m benchmarks penalties unlock-medium --keep work/penalties --method mopo"
 )

@@ -4,9 +4,6 @@ The networks have random weights: to compare two computations of a plan takes no
 """
 
 import json
-import subprocess
-import sys
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -22,42 +19,15 @@ from because_rl.planning.proposals import untrained_proposals
 from because_rl.rng import stream
 from because_rl.training.run import untrained_of_seeds
 from because_rl.transitions import Transitions
+from benchmarks.methods.exported import TOLERANCE, act, compare, difference
 from tests.support import small
 
 SEEDS = (0, 1)
 SETTINGS = {"hidden": 8, "energy_hidden": 8, "behaviour_hidden": 8, "planner.population": 16, "planner.horizon": 5}
-TOLERANCE = 1e-4
 TIE = 1e-5
 """Values that differ by less are equal up to rounding, and either action may be chosen."""
 LEAST_SAME = 0.75
 """Share of equal choices: the others must be ties."""
-ELSEWHERE = textwrap.dedent("""
-    import sys
-
-    class Refuse:
-        def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] in {"jax", "jaxlib", "because_rl", "onnx", "equinox", "scipy"}:
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    sys.meta_path.insert(0, Refuse())
-    sys.path.insert(0, sys.argv[1])
-    import numpy as np
-    from policy_runner import Policy
-
-    given, policy = np.load(f"{sys.argv[1]}/given.npz"), Policy(f"{sys.argv[1]}/policy.onnx", threads=1)
-    goals = [None if goal.size == 0 else goal for goal in given["goal"]]
-
-    def scored(episode, *given):
-        action = episode.act(*given)
-        return action, episode.memory.get("plan_score", 0.0)
-
-    alone = [scored(policy.start(), state, goal) for state, goal in zip(given["state"], goals)]
-    episode, steps = policy.start(seed=3), range(min(4, len(goals)))
-    through = [scored(episode, given["state"][k], goals[0], policy.about["horizon"] - k) for k in steps]
-    made = {"alone": alone, "through": through}
-    parts = {f"{name}_{part}": [row[n] for row in rows] for name, rows in made.items() for n, part in enumerate("as")}
-    np.savez(f"{sys.argv[1]}/made.npz", **parts)
-""")
 
 
 def rewarded(numbered):
@@ -108,40 +78,6 @@ def with_random_weights(data, settings=SETTINGS):
     return PlannerAgent(method, summary, SEEDS, parameters, np.full(len(SEEDS), 0.1))
 
 
-def elsewhere(agent, states, goals, folder):
-    """Of the exported agent, alone in each state and through the first steps of an episode: actions and scores."""
-    agent.export(folder / "policy.onnx")
-    np.savez(folder / "given.npz", state=states, goal=goals)
-    done = subprocess.run([sys.executable, "-c", ELSEWHERE, str(folder)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    made = np.load(folder / "made.npz")
-    return (made["alone_a"], made["alone_s"]), (made["through_a"], made["through_s"])
-
-
-def here(agent, controller, state, goal, steps_left):
-    """The action of the agent, and the score of each seed's plan, of which value iteration has none."""
-    action = agent.choose(controller, state, goal if goal.size else None, steps_left)
-    return action, 0.0 if agent.exact else np.asarray(controller._last_plan.score[:, 0])
-
-
-def lost_value(agent, state, goal, choice):
-    """How much worse than the best this action is by value iteration, for the seed that likes it most."""
-    lost = []
-    for planner in agent._exact_plans._planners:
-        place = planner._enter(state[None], goal[None])[0]
-        reward, future = planner._reward[place], planner.values[agent.horizon - 1][planner._child[place]]
-        future = reward + (1 - reward) * planner.discount * future
-        values = planner._chance[place] * future - planner.pessimism * planner._penalty[place]
-        lost.append(float(values.max() - values[choice]))
-    return min(lost)
-
-
-def same(ours, exported):
-    """(states,) bool: whether two actions are equal."""
-    difference = np.abs(np.asarray(ours, float) - np.asarray(exported, float))
-    return difference.reshape(len(ours), -1).max(1) <= TOLERANCE
-
-
 @pytest.mark.parametrize("count", [8, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", CASES)
 def test_exported_agents_choose_the_same_without_jax(case, count, tmp_path):
@@ -153,24 +89,18 @@ def test_exported_agents_choose_the_same_without_jax(case, count, tmp_path):
     if data.factors.state[0].is_continuous:
         states = states + 2 * stream(0, "more").normal(size=states.shape)
     states = np.float32(states)
-    (alone, scores), (through, more_scores) = elsewhere(agent, states, goals, tmp_path)
-
-    single = [here(agent, agent.start(1), s, g, agent.horizon) for s, g in zip(states, goals, strict=True)]
-    actions = np.array([action for action, _ in single])
-    assert np.ptp(actions, axis=0).max() > 0  # otherwise any constant would do
+    row, made = compare(agent, states, goals, tmp_path)
+    assert np.ptp(made["alone_a"], axis=0).max() > 0  # otherwise any constant would do
+    assert row["same"] >= LEAST_SAME * count
     # Plans are the best by their scores: where these agree and the actions do not, two plans are equally good.
-    np.testing.assert_allclose(scores, [score for _, score in single], rtol=TIE, atol=TIE)
-    equal = same(actions, alone)
-    assert equal.mean() >= LEAST_SAME
-    if agent.exact:
-        acted = [lost_value(agent, states[k], goals[k], alone[k]) for k in np.flatnonzero(~equal)]
-        assert max(acted, default=0.0) <= TIE
+    assert row["largest_score_difference"] <= TIE
+    assert row["most_lost"] <= TIE
 
     controller = agent.start(1, 3)
-    for k, (action, score) in enumerate(zip(through, more_scores, strict=True)):
-        ours, our_score = here(agent, controller, states[k], goals[0], agent.horizon - k)
+    for k, (action, score) in enumerate(zip(made["through_a"], made["through_s"], strict=True)):
+        ours, our_score = act(agent, controller, states[k], goals[0], agent.horizon - k)
         np.testing.assert_allclose(score, our_score, rtol=TIE, atol=TIE)
-        if not same([ours], [action])[0]:  # a tie; what is remembered differs from here on
+        if difference([ours], [action])[0] > TOLERANCE:  # a tie; what is remembered differs from here on
             assert k > 0
             break
 
