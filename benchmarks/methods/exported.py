@@ -129,14 +129,14 @@ def compare(
     ours = [act(agent, agent.start(1), s, g, agent.horizon) for s, g in zip(states, goals, strict=True)]
     seconds = time.monotonic() - start
     actions = np.array([action for action, _ in ours])
-    apart = difference(actions, made["alone_a"])
-    other = np.flatnonzero(apart > TOLERANCE)
+    gap = difference(actions, made["alone_a"])
+    other = np.flatnonzero(gap > TOLERANCE)
     scores = difference(np.array([score for _, score in ours]), made["alone_s"])
     lost = [lost_value(agent, states[k], goals[k], made["alone_a"][k]) for k in other] if agent.exact else scores[other]
     row = {
         "states": len(states),
         "same": len(states) - len(other),
-        "largest_difference": float(np.delete(apart, other).max(initial=0.0)),
+        "largest_difference": float(np.delete(gap, other).max(initial=0.0)),
         "largest_score_difference": float(scores.max()),
         "most_lost": float(np.max(lost, initial=0.0)),
         "seconds_an_action": round(seconds / len(states), 4),
