@@ -76,20 +76,36 @@ def test_logs_follow_the_model_and_load_with_rewards():
     np.testing.assert_allclose(data.next_state[:4, :3], data.state[1:5, :3])
 
 
-def test_score_counts_established_edges_between_fluents_alone():
+def verdicts_on_box(p, detectable):
+    """a -> a and b -> b forced, push -> a established, b -> a undetermined, the rest excluded; the truth: a <- a, push,
+    and b <- a, b, push. `p` and `detectable` are those of (a -> a, b -> b), whose effect is .5."""
     inputs, targets = ("a", "b", "push", "reward"), ("a", "b", "reward")
     status = np.full((4, 3), "excluded", "U12")
     status[[0, 1], [0, 1]], status[2, 0], status[0, 1], status[:, 2] = "forced", "established", "undetermined", "forced"
     zero = np.zeros((4, 3))
-    mask = CausalMask(inputs, targets, zero, zero, zero, zero, status, status == "forced", zero)
-    truth = Graph.from_parents(inputs[:3], {"a": ("a", "push"), "b": ("a", "b", "push")})
-    row = compare(mask, truth)
+    own_p, effect, least = zero + 1, zero.copy(), zero.copy()
+    own_p[[0, 1], [0, 1]], effect[[0, 1], [0, 1]], least[[0, 1], [0, 1]] = p, 0.5, detectable
+    settings = {"threshold": 1e-4, "least_effect": 0.02}
+    mask = CausalMask(inputs, targets, own_p, zero, effect, least, status, status == "forced", zero, settings=settings)
+    return compare(mask, Graph.from_parents(inputs[:3], {"a": ("a", "push"), "b": ("a", "b", "push")}))
+
+
+def test_score_counts_established_edges_between_fluents_alone():
+    row = verdicts_on_box((1e-9, 1e-9), (0.01, 0.01))
     assert row["pairs"] == 6
     assert row["score"]["missed"] == [["a", "b"], ["push", "b"]]
     assert row["score"]["recall"] == pytest.approx(3 / 5)
     assert row["score_without_own_past"]["recall"] == pytest.approx(1 / 3)
     assert row["recall_decided"] == pytest.approx(3 / 4)
     assert row["true_excluded"] == [("push", "b")]
+
+
+@pytest.mark.parametrize(("p", "detectable"), [((1e-9, 0.3), (0.01, 0.01)), ((1e-9, 1e-9), (0.01, np.inf))])
+def test_an_own_past_counts_where_the_rows_show_it(p, detectable):
+    row = verdicts_on_box(p, detectable)
+    assert row["score"]["missed"] == [["a", "b"], ["b", "b"], ["push", "b"]]
+    assert row["score_assumed"]["recall"] == pytest.approx(3 / 5)
+    assert row["true_undetermined"] == [("a", "b"), *([("b", "b")] if detectable[1] == np.inf else [])]
 
 
 def test_returns_of_a_log_are_those_of_its_episodes():

@@ -199,6 +199,17 @@ def test_episode_constants_are_left_out_unless_they_are_context():
     assert verdict(QUICK, context, QUICK(context), ("tag", "a")) == "established"
 
 
+def test_a_reward_causes_nothing_that_could_open_other_pairs():
+    spec = FactorSpec(SPEC.state, SPEC.action).with_outcomes("reward", False)
+    state, action, after, episode = world(4800)
+    reward = (state[:, :1] + action[:, 1:]) + 0.1 * np.random.default_rng(1).normal(size=(len(state), 1))
+    rows = np.hstack([state, 0 * reward]), action, np.hstack([after, reward])
+    data = Variables.from_arrays(spec, *rows, episode)
+    evidence = QUICK(data)
+    assert {("a", "reward"), ("idle", "reward")} <= graph_edges(QUICK, data, evidence)
+    assert [verdict(QUICK, data, evidence, pair) for pair in (("idle", "a"), ("idle", "b"))] == ["excluded"] * 2
+
+
 def crash_score(episodes, test):
     """Of the mask discovered from the Crash-medium dataset, against the true edges that are not rare."""
     crash = world_class("crash")

@@ -50,6 +50,7 @@ from because_rl.discovery.regression.margins import Prepared, prepare
 from because_rl.discovery.regression.threads import one_blas_thread, thread_map
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
+from because_rl.factor import OUTCOMES
 from because_rl.transitions import MIN_EPISODES
 
 BLOCK = 16
@@ -160,6 +161,7 @@ class ResidualTest(IndependenceTest):
         """An input that drives a cause of the target is not excluded: what it adds within one step may not show."""
         assert out.echo is not None
         inputs, targets = ([f.name for f in factors] for factors in (variables.inputs, variables.targets))
+        outcomes = {f.name for f in variables.targets if f.role in OUTCOMES}  # these cause nothing
         decided = np.isfinite(out.detectable)
         established = decided & (out.p < self.level) & (out.effect >= self.least_effect) & ~out.echo
         possible = established | ~decided & ~out.echo
@@ -168,7 +170,7 @@ class ResidualTest(IndependenceTest):
             between = [
                 name
                 for k, name in enumerate(targets)
-                if name not in (inputs[i], targets[j]) and name in inputs
+                if name not in (inputs[i], targets[j]) and name in inputs and name not in outcomes
                 if established[i, k] and possible[inputs.index(name), j]
             ]
             if between and inputs[i] != targets[j]:

@@ -1,7 +1,8 @@
 """Transitions prepared for regression: columns standardised, rows in a canonical order, folds of whole episodes.
 
 Margins are robust. An angle enters as its sine and cosine and changes along the shorter way round; a continuous column
-that jumps from one end of its range to the other is taken for one (`period_of`). Changes of continuous columns are
+that jumps from one end of its range to the other is taken for one (`period_of`), and one that passes several turns
+has its sine and cosine beside its values where these show in a target (`turns`). Changes of continuous columns are
 clipped far outside of their usual range, so that neither a logged jump nor a heavy tail outweighs all other rows.
 (Independence survives any function of a target, so clipping cannot make an edge.)
 
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
+from because_rl.discovery.regression.turns import ROWS, candidate_periods, periods_of_columns
 from because_rl.discovery.variables import Variables
 from because_rl.errors import BecauseError
 from because_rl.factor import PERIODS, Factor, wrapped_difference
@@ -110,7 +112,6 @@ def prepare(variables: Variables, folds: int, seed: int, max_rows: int | None = 
     after = {factor.name: y for factor, y in zip(targets, raw_y, strict=True)}
     periods = [period_of(f, a, after.get(f.name)) for f, a in zip(inputs, raw_x, strict=True)]
     blocks = [_scaled(columns_of(a, period)) for a, period in zip(raw_x, periods, strict=True)]
-    ends = np.cumsum([0] + [b.shape[1] for b in blocks])
     out = []
     for factor, y in zip(targets, raw_y, strict=True):
         own = next((k for k, f in enumerate(inputs) if f.name == factor.name and f.width == factor.width), None)
@@ -133,6 +134,16 @@ def prepare(variables: Variables, folds: int, seed: int, max_rows: int | None = 
         gain = np.diag(difference.std(0) * size)[np.ix_(changes, varies)]
         entropy = _entropy(factor, y, raw_x[own])
         out.append(Target(factor, own, _scaled(y), _scaled(difference), persist, gain, entropy))
+    raw = [
+        a if f.type == "continuous" and t is None else a[:, :0] for f, a, t in zip(inputs, raw_x, periods, strict=True)
+    ]
+    for k, turning in _turns(raw, blocks, out, starts, slices).items():
+        blocks[k] = np.hstack([blocks[k], turning])
+        for j, target in enumerate(out):
+            if target.own == k and target.persist is not None:
+                rest = np.zeros((turning.shape[1], target.level.shape[1]))
+                out[j] = target._replace(persist=np.vstack([target.persist, rest]))
+    ends = np.cumsum([0] + [b.shape[1] for b in blocks])
     columns = tuple(np.arange(a, b) for a, b in pairwise(ends))
     return Prepared(
         inputs,
@@ -181,6 +192,39 @@ def columns_of(values: np.ndarray, period: float | None) -> np.ndarray:
         return values
     turn = values * (2 * np.pi / period)
     return np.hstack([np.sin(turn), np.cos(turn)])
+
+
+def _turns(
+    raw: list[np.ndarray],
+    blocks: list[np.ndarray],
+    targets: list[Target],
+    starts: np.ndarray,
+    folds: tuple[slice, ...],
+) -> dict[int, np.ndarray]:
+    """For each input that acts on a target through turns of its columns, the sines and cosines of these.
+
+    Args:
+        raw: of each input, the columns that may be unwrapped angles.
+        blocks: of each input, its standardised columns.
+        targets: whose moves are to be explained.
+        starts: the first rows of the episodes.
+        folds: of whole episodes.
+    """
+    places = [(k, c) for k, values in enumerate(raw) for c in range(values.shape[1]) if candidate_periods(values[:, c])]
+    moves = [target.moves for target in targets if target.moves.shape[1]]
+    if not places or not moves:
+        return {}
+    rows: np.ndarray | slice = slice(None)
+    if folds[-1].stop > ROWS:
+        rows, starts, folds = draw_episodes(starts, folds, ROWS)
+    x = _clipped(np.hstack(blocks)[rows])
+    periods = periods_of_columns([raw[k][rows, c] for k, c in places], x, [y[rows] for y in moves], starts, folds)
+    out: dict[int, np.ndarray] = {}
+    for (k, c), period in zip(places, periods, strict=True):
+        if period is not None:
+            turning = _scaled(columns_of(raw[k][:, [c]], period))
+            out[k] = np.hstack([out[k], turning]) if k in out else turning
+    return out
 
 
 def _clipped(change: np.ndarray) -> np.ndarray:
