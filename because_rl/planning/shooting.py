@@ -10,7 +10,9 @@ gamma^t (1 - P_{t-1}) r_t, in units of the logged returns. Beside rewards a goal
 one that is to be held pays 1 - gamma in each step, and does not. Where candidates come from decides almost everything:
 
 - `behaviour`: actions drawn from the behaviour policy cloned from the data, step by step in the imagined states,
-  with noise that is correlated in time. This is what energy-weighted sampling amounts to.
+  with noise that is correlated in time. This is what energy-weighted sampling amounts to. In a share of the candidates
+  the noise lasts for the whole plan: each of their actions is as likely as the data's, and together they lead to where
+  noise that comes and goes does not.
 - `uniform`: actions drawn evenly from the action box, or from the codes of numbered actions, each held for `hold`
   steps.
 
@@ -40,6 +42,11 @@ from because_rl.models.behaviour_policy import nearest_code
 from because_rl.planning.goal import attained, ended, goal_reward
 from because_rl.planning.limits import preference
 
+LASTING = 0.98
+"""AR(1) coefficient of noise that lasts, and the probability that it keeps its component."""
+GOLDEN = 0.6180339887
+"""Its multiples, less their whole parts, spread evenly: any run of candidates has its share of lasting noise."""
+
 
 @dataclass(frozen=True)
 class ShootingConfig:
@@ -55,6 +62,8 @@ class ShootingConfig:
     """probability that a candidate keeps its component of the behaviour policy for another step"""
     spread: float = 1.0
     """factor on the behaviour policy's own standard deviation"""
+    lasting: float = 0.5
+    """share of candidates whose noise lasts for the whole plan"""
     hold: int = 3
     """steps that a uniform action is held"""
     warm_start_share: float = 0.3
@@ -130,8 +139,10 @@ def plan(
     follow = (jnp.arange(n) < warm_starts) & jnp.isfinite(before.score)
     amount = jnp.exp(jax.random.uniform(keys[2], (n,), minval=-4.0, maxval=-0.5)).at[0].set(0.0)
 
-    noise = correlated(keys[0], (n, h, _column_noise(factors)), config.memory) * config.spread
-    noise = jnp.concatenate([sticky(keys[5], (n, h), config.habit)[:, :, None], noise], axis=2)
+    lasts = np.arange(n) * GOLDEN % 1 < config.lasting
+    memory, habit = (jnp.where(lasts, jnp.maximum(LASTING, own), own) for own in (config.memory, config.habit))
+    noise = correlated(keys[0], (n, h, _column_noise(factors)), memory[:, None]) * config.spread
+    noise = jnp.concatenate([sticky(keys[5], (n, h), habit[None])[:, :, None], noise], axis=2)
     uniform = config.proposals == "uniform"
     fixed = jnp.zeros((n, h, size))
     if uniform and codes is not None:
@@ -249,8 +260,11 @@ def definite(factors: FactorSpec, action: Float[Array, "*rows action"]) -> Float
     return action
 
 
-def correlated(key: PRNGKeyArray, shape: tuple[int, ...], memory: float) -> Float[Array, "n h a"]:
-    """Standard normal noise of three axes, AR(1) along the second: z_t = m z_{t-1} + sqrt(1 - m^2) e_t."""
+def correlated(key: PRNGKeyArray, shape: tuple[int, ...], memory: float | Array) -> Float[Array, "n h a"]:
+    """Standard normal noise of three axes, AR(1) along the second: z_t = m z_{t-1} + sqrt(1 - m^2) e_t.
+
+    `memory`: m, a number or (n, 1).
+    """
     # Drawn flat: XLA takes 15 s on a CPU to compile threefry in three dimensions, and half a second in one.
     fresh = jax.random.normal(key, (prod(shape),)).reshape(shape[1], shape[0], shape[2])
 
@@ -263,8 +277,8 @@ def correlated(key: PRNGKeyArray, shape: tuple[int, ...], memory: float) -> Floa
     return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, 1)
 
 
-def sticky(key: PRNGKeyArray, shape: tuple[int, int], keep: float) -> Float[Array, "n h"]:
-    """Standard normal noise of which each value stays, along the second axis, with chance `keep`."""
+def sticky(key: PRNGKeyArray, shape: tuple[int, int], keep: float | Array) -> Float[Array, "n h"]:
+    """Standard normal noise, of which each value stays along the second axis with chance `keep`, a number or (1, n)."""
     n, h = shape
     k1, k2 = jax.random.split(key)
     fresh = jax.random.normal(k1, (n * h,)).reshape(h, n)

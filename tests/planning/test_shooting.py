@@ -164,10 +164,18 @@ def test_pessimism_changes_the_choice_of_plan():
 def test_behaviour_proposals_follow_the_policy():
     config = replace(CONFIG, proposals="behaviour", spread=0.0, population=4)
     np.testing.assert_allclose(shoot(config, 100.0, 8).actions, 0.5)
-    wide = replace(config, spread=1.0)
+    wide = replace(config, spread=1.0, lasting=0.0)
     actions = shoot(wide, 100.0, 8).actions
     assert float(actions.std()) > 0.1
     assert float(jnp.abs(actions).max()) <= 1.0
+
+
+def test_lasting_noise_reaches_what_noise_that_comes_and_goes_does_not():
+    """The mean push is 0 and its noise white: its effects cancel out, unless a candidate keeps its noise."""
+    wandering = POINT._replace(behaviour_policy=lambda p, state, goal, noise: 0.3 * noise[1:])
+    config = replace(CONFIG, proposals="behaviour", memory=0.0)
+    assert shoot(config, 1.4, 8, model=wandering).score > 0.9
+    assert shoot(replace(config, lasting=0.0), 1.4, 8, model=wandering).score == 0.0
 
 
 def test_uniform_knots_fill_the_box_and_are_held():
