@@ -63,7 +63,7 @@ class Noting:
     def __call__(self, job, missing):
         where = ray_here() or "local"
         for key in missing:
-            (self.notes / f"{key}-{time.monotonic_ns()}").write_text(f"{os.getpid()} {where}")
+            (self.notes / f"{key} {time.monotonic_ns()} {os.getpid()} {where}").touch()
             time.sleep(self.pause)
             self.trouble(key)
             yield key, {"number": random.Random(key).random()}
@@ -73,8 +73,8 @@ class Noting:
 
     def noted(self):
         """(cell, process, machine) of each computation, in the order of their start."""
-        files = sorted(self.notes.iterdir(), key=lambda file: int(file.name.rpartition("-")[2]))
-        return [(file.name.rpartition("-")[0], *file.read_text().split()) for file in files]
+        computed = sorted((file.name.split() for file in self.notes.iterdir()), key=lambda parts: int(parts[1]))
+        return [(cell, process, machine) for cell, _, process, machine in computed]
 
 
 def written_cells(folder):
