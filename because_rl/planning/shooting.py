@@ -11,8 +11,8 @@ one that is to be held pays 1 - gamma in each step, and does not. Where candidat
 
 - `behaviour`: actions drawn from the behaviour policy cloned from the data, step by step in the imagined states,
   with noise that is correlated in time. This is what energy-weighted sampling amounts to. In a share of the candidates
-  the noise lasts for the whole plan: each of their actions is as likely as the data's, and together they lead to where
-  noise that comes and goes does not.
+  it lasts for most of the plan, and so does the component of the policy: each of their actions is as likely as the
+  data's, and together they lead to where noise that comes and goes does not.
 - `uniform`: actions drawn evenly from the action box, or from the codes of numbered actions, each held for `hold`
   steps.
 
@@ -63,7 +63,7 @@ class ShootingConfig:
     spread: float = 1.0
     """factor on the behaviour policy's own standard deviation"""
     lasting: float = 0.5
-    """share of candidates whose noise lasts for the whole plan"""
+    """share of candidates that keep noise and component for most of the plan (`LASTING`)"""
     hold: int = 3
     """steps that a uniform action is held"""
     warm_start_share: float = 0.3
