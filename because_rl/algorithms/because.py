@@ -187,7 +187,8 @@ class Edges(NamedTuple):
     """(inputs, targets) bool: the edges that the data cannot decide and that may come back"""
     may_cause: np.ndarray
     """(inputs, targets) bool: all that may come back; not what the user forbade, nor what never changes in an episode,
-    which no data distinguish from a hidden cause"""
+    which no data distinguish from a hidden cause, nor what was excluded although a hidden cause shifts the target: any
+    input that goes along with that cause would improve the prediction"""
 
 
 def estimate_mask(
@@ -217,11 +218,14 @@ def estimate_mask(
     weights = known["weights"]
     if "evidence" not in known:  # every edge, or what the user chose: nothing is in doubt
         return Edges(weights, weights, weights < 0, weights < 0)
-    status = CausalMask.from_dict(unpack_json(known["evidence"])).status
+    evidence = CausalMask.from_dict(unpack_json(known["evidence"]))
+    status = evidence.status
     undetermined = status == "undetermined"
     if c.undetermined == "excluded":
         weights, undetermined = np.where(undetermined, 0, weights).astype(np.float32), np.zeros_like(undetermined)
-    may_cause = (status != "forbidden") & ~(c.echo_rule & _constant_inputs(data)[:, None])
+    shifted = np.array([evidence.sufficiency.get(j, {}).get("hidden_cause", False) for j in evidence.targets])
+    may_cause = (status != "forbidden") & ~(shifted & (status == "excluded"))
+    may_cause &= ~(c.echo_rule & _constant_inputs(data)[:, None])
     possible = np.where(undetermined & may_cause, 1, weights).astype(np.float32)
     masks = {
         "kept": weights,

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from because_rl.datasets.collect import rollout
 from because_rl.datasets.recipe import Recipe
 from because_rl.discovery.discover import choose_test, discover
+from because_rl.discovery.independence import target_test
 from because_rl.discovery.independence.residual import ResidualTest
 from because_rl.discovery.mask import decide
+from because_rl.discovery.regression import sufficiency
 from because_rl.discovery.regression.engine import Budget
 from because_rl.discovery.regression.hidden_cause import Variation
 from because_rl.discovery.regression.sufficiency import compare, restore
@@ -113,6 +115,41 @@ def test_redundant_inputs_are_not_excluded_as_causes_of_an_event():
     mask = decide(data, evidence, QUICK, 1e-4)
     assert ("a", "on") not in mask.graph.edges
     assert {verdict(QUICK, data, evidence, (i, "on")) for i in ("push", "idle")} == {"excluded"}
+
+
+def rare_event(seed):
+    """The light goes on in 3% of the rows, where a is large, or hardly less and push helps; b repeats a roughly."""
+    rng = np.random.default_rng(seed)
+    a, push, noise = rng.normal(size=(3, 8000))
+    state = np.column_stack([a, 0.8 * a + 0.6 * noise, rng.normal(size=8000), np.zeros(8000)])
+    next_state = np.column_stack([rng.normal(size=(8000, 3)), a + 0.055 * push > 1.9])
+    action = np.column_stack([push, rng.normal(size=8000)])
+    return Variables.from_arrays(SPEC, state, action, next_state, np.arange(8000) // 20)
+
+
+def test_a_cause_of_a_rare_event_needs_more_than_other_causes(monkeypatch):
+    data = rare_event(1)
+    evidence = QUICK(data)
+    mask = decide(data, evidence, QUICK, 1e-4, self_edges=False)
+    assert verdict(QUICK, data, evidence, ("a", "on")) == "established"
+    push, on = INPUTS.index("push"), 2
+    assert mask.status[push, on] == "undetermined"
+    assert not mask.kept[push, on]
+    assert "on is a rare event" in evidence.why["push", "on"]
+    monkeypatch.setattr(target_test, "EVENT_FACTOR", 1)
+    usual = QUICK(data)
+    assert evidence.p[push, on] == pytest.approx(100 * usual.p[push, on])
+    assert usual.p[push, on] < 1e-4
+    assert usual.effect[push, on] >= QUICK.least_effect
+    np.testing.assert_array_equal(usual.p[:, :2], evidence.p[:, :2])
+
+
+def test_what_improves_the_prediction_of_a_rare_event_stays_out(monkeypatch):
+    monkeypatch.setattr(sufficiency, "LEVEL", 0.9)
+    monkeypatch.setattr(ResidualTest, "least_effect", 0.01)
+    evidence = QUICK(rare_event(1))
+    assert not evidence.sufficiency["on"]["suffices"]
+    assert evidence.sufficiency["on"]["reopened"] == []
 
 
 def test_what_drives_a_cause_is_undetermined_and_others_are_excluded():

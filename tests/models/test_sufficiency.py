@@ -30,8 +30,8 @@ def boats(episodes=150):
     return logged(FACTORS, np.stack([wind, boat, shore], 1), oar[:, None], after, np.zeros((n, 1)))
 
 
-def boat_mask(wind_boat):
-    """Own pasts and oar -> boat; the verdict on wind -> boat as given."""
+def boat_mask(wind_boat, hidden_cause=False):
+    """Own pasts and oar -> boat; the verdict on wind -> boat as given, and whether a hidden cause shifts the boat."""
     statuses = {("oar", "boat"): "established", ("wind", "boat"): wind_boat}
     rows = [
         {"from": i, "to": j, "p": 0.5, "effect": 0.0, "statistic": 0.0, "detectable": None}
@@ -40,7 +40,9 @@ def boat_mask(wind_boat):
         for j in FACTORS.targets
         for i in FACTORS.inputs
     ]
-    return CausalMask.from_dict({"inputs": FACTORS.inputs, "targets": FACTORS.targets, "edges": rows})
+    checks = {"boat": {"loss": 0.0, "p": 1.0, "reopened": [], "suffices": True, "hidden_cause": hidden_cause}}
+    names = {"inputs": FACTORS.inputs, "targets": FACTORS.targets}
+    return CausalMask.from_dict({**names, "edges": rows, "sufficiency": checks})
 
 
 @pytest.mark.slow
@@ -61,6 +63,14 @@ def test_a_missing_cause_comes_back(tmp_path, verdict, back):
 def test_constants_of_episodes_and_forbidden_edges_stay_out():
     edges = estimate_mask(BecauseConfig(), boats(), Run([0]), boat_mask("forbidden"))
     assert edges.may_cause.tolist() == [[True, False, True], [True] * 3, [False] * 3, [True] * 3]
+
+
+def test_what_goes_along_with_a_hidden_cause_stays_out():
+    data = boats()
+    for verdict, back in (("excluded", False), ("undetermined", True)):
+        edges = estimate_mask(BecauseConfig(), data, Run([0]), boat_mask(verdict, hidden_cause=True))
+        assert edges.may_cause[:, 1].tolist() == [back, True, False, True]
+        assert edges.may_cause[:, 0].tolist() == [True, True, False, True]
 
 
 def test_loss_needs_many_episodes_and_a_share_that_counts():

@@ -36,8 +36,9 @@ class Evidence:
     echo: np.ndarray | None = None
     """True where only an assumption distinguishes the input from a hidden cause: not kept, unless forced"""
     sufficiency: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """target -> how much worse its kept inputs predict it than all inputs: "loss" (a share of the error), "p", and
-    "reopened" (names of inputs that are undetermined for that reason); empty where the test does not ask"""
+    """target -> how much worse its kept inputs predict it than all inputs: "loss" (a share of the error), "p",
+    "reopened" (names of inputs that are undetermined for that reason), and whether a "hidden_cause" that is constant in
+    episodes shifts the target; empty where the test does not ask"""
     rows_used: int | None = None
     """where the test drew a part of the rows; None: all"""
 
