@@ -27,15 +27,16 @@ b into pi and phi, and not into the dynamics, which could else lower it by imagi
 information with T held constant; they are squashed by tanh, or they would escape T by growing.
 
 Adaptations. *Environments*, which the original is given, are clusters of episodes by their mean state and mean change:
-where the hidden confounder has put an episode, the rest of it follows. *Fooling*: the original raises the entropy
-of c, whose gradient vanishes where c is sure; the cross-entropy to even odds has the same optimum and does not. The
-labels of c are smoothed, so that it is never surer than its gradient is useful, and it sees phi standardised over the
-batch: else phi would escape by shrinking what shows the environment, from which the policy can still read it. Momentum
-makes adversaries circle each other, so c has none and phi half of the usual. *Goal*: the policy sees it, phi does not. *Vector states*: phi sees them by the features and encoders of world models
-(`models.state_features`); eta, the dynamics and U have standardised columns, of discrete factors too, with the
-original's squared error. *Continuous actions*: the mixture distribution of `policy`, the same that planners draw
-proposals from, in place of the original's softmax, drawn with the persistence of the data. *One descent*: all networks
-move in the same step, each with the others as they were before.
+where the hidden confounder has put an episode, the rest of it follows. *Fooling*: the original raises the entropy of c,
+whose gradient vanishes where c is sure; the cross-entropy to even odds has the same optimum and does not. The labels of
+c are smoothed, so that it is never surer than its gradient is useful, and it sees phi standardised over the batch: else
+phi would escape by shrinking what shows the environment, from which the policy can still read it. Momentum makes
+adversaries circle each other, so c has none and phi half of the usual. *Goal*: the policy sees it, phi does not.
+*Vector states*: phi sees them by the features and encoders of world models (`models.state_features`); eta, the dynamics
+and U have standardised columns, of discrete factors too, with the original's squared error. *Continuous actions*: the
+mixture distribution of `policy`, the same that planners draw proposals from, in place of the original's softmax, drawn
+with the persistence of the data. *One descent*: all networks move in the same step, each with the others as they were
+before.
 """
 
 from __future__ import annotations
