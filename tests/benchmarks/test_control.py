@@ -52,7 +52,7 @@ def test_a_policy_is_better_only_beyond_the_noise_of_episodes():
 
 def test_d3rlpy_reads_the_rows_that_ours_learns_from(tmp_path):
     """By Minari, from the folder that `load` reads; the standardised copy differs in its rewards alone."""
-    problem = replace(PROBLEMS["pendulum"], episodes=3)
+    problem = replace(PROBLEMS["pendulum"], episodes=20)
     log = make_log(problem, stream(0, "control", "pendulum"))
     logged, standardised = (make_dataset(tmp_path, problem, rewards) for rewards in ("logged", "standardised"))
     theirs, data = read(str(logged)), load(logged)
