@@ -15,6 +15,7 @@ import typer
 from because_rl.cli.console import Json, Output, Root, deliver, make_table, progress_bar, run_app, setting
 from benchmarks.control.commands import app as control
 from benchmarks.discovery.commands import app as discovery
+from benchmarks.methods.commands import app as methods
 from benchmarks.third_party.commands import app as third_party
 
 bench = typer.Typer(
@@ -24,6 +25,7 @@ bench = typer.Typer(
 )
 bench.add_typer(discovery)
 bench.add_typer(control)
+bench.add_typer(methods)
 bench.add_typer(third_party, name="third-party")
 
 
@@ -214,52 +216,6 @@ def bench_ladder(
     deliver(result, output, as_json, make_table(f"{task}, dataset seed {seed}", rows, ("success", "95%")))
 
 
-@bench.command("exported", epilog="Example: python -m benchmarks exported --keep work/exported -o exported.json")
-def bench_exported(
-    keep: Annotated[Path, typer.Option(help="Folder for logs, agents and rows, from which a later run resumes.")],
-    case: Annotated[list[str] | None, typer.Option(help="cartpole, pendulum, unlock; repeatable (all).")] = None,
-    states: Annotated[int, typer.Option(help="Logged states in which both decide.")] = 1000,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """Does an exported agent act as the agent does, in a process without JAX?"""
-    from benchmarks.methods.exported import CASES, exported
-
-    with progress_bar("Acting", "cases") as report:
-        result = exported(keep, case or CASES, states, report)
-    rows = [{name: value for name, value in row.items() if name != "provenance"} for row in result["rows"]]
-    deliver(result, output, as_json, make_table("Exported agents beside our own", rows, tuple(rows[0])[1:]))
-
-
-@bench.command(
-    "penalties", epilog="Example: python -m benchmarks penalties unlock-medium --keep work/penalties --method mopo"
-)
-def bench_penalties(
-    data: Annotated[str, typer.Argument(help="A recipe, such as unlock-medium.")],
-    keep: Annotated[Path, typer.Option(help="Folder for datasets.")],
-    seed: Annotated[int, typer.Option(help="Dataset seed, one for development: 500 to 599.")] = 500,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Methods with a penalty; repeatable (because, mopo, delphic, mnm ...).")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of all that have it: 'world_steps=500'; repeatable.")
-    ] = None,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """How much more than an ordinary step the worst plan pays for uncertainty, by method."""
-    from benchmarks.methods.penalties import METHODS, penalties
-
-    overrides = dict(setting(text) for text in settings or ())
-    with progress_bar("Measuring", "methods") as report:
-        result = penalties(data, seed, keep, method or METHODS, overrides, report)
-    rows = [
-        {name.replace("_", " "): value if isinstance(value, str) else f"{value:.3g}" for name, value in row.items()}
-        for row in result["rows"]
-    ]
-    deliver(result, output, as_json, make_table(f"{data}, dataset seed {seed}", rows, tuple(rows[0])[2:]))
-
-
 @bench.command("worth", epilog="Example: python -m benchmarks worth random --keep work/worth -o results/worth.json")
 def bench_worth(
     world: Annotated[str, typer.Argument(help="random (a small world of ours), icu-sepsis or unlock.")],
@@ -287,15 +243,6 @@ def bench_worth(
         f"regret@1 {result['regret_at_1']:.3f}, 'better' of worse policies {result['false_better']:.1%}"
     )
     deliver(result, output, as_json, make_table(title, rows, ("truth", "estimate", "width", "coverage")))
-
-
-@bench.command("given", epilog="Example: python -m benchmarks given")
-def bench_given(output: Output = None, as_json: Json = False) -> None:
-    """What each method that plans in a model is given: encoders, proposals, value, vote, background, gates, penalty."""
-    from benchmarks.methods.given import given
-
-    result = given()
-    deliver(result, output, as_json, make_table("What methods are given", result["rows"]))
 
 
 @bench.command("clients", epilog="Example: python -m benchmarks clients -o results/worlds/clients.json")

@@ -1,4 +1,4 @@
-"""The command ``python -m benchmarks control``."""
+"""The commands ``python -m benchmarks control`` and ``td3bc``."""
 
 from __future__ import annotations
 
@@ -43,3 +43,28 @@ def bench_control(
         for row in result["rows"]
     ]
     deliver(result, output, as_json, make_table("Mean returns", rows, ("operator", "policy", "p", "fit")))
+
+
+@app.command("td3bc", epilog="Example: python -m benchmarks td3bc --keep work/td3bc --d3rlpy d3/bin/python")
+def bench_td3bc(
+    keep: Annotated[Path, typer.Option(help="Folder for the datasets.")],
+    d3rlpy: Annotated[Path, typer.Option(help="The Python of an environment with d3rlpy and Minari.")],
+    seeds: Annotated[int, typer.Option(help="Seeds of training.")] = 3,
+    episodes: Annotated[int, typer.Option(help="Episodes in the real environment, for each seed.")] = 20,
+    steps: Annotated[int, typer.Option(help="Gradient steps of both.")] = 10_000,
+    hidden: Annotated[int, typer.Option(help="Width of the networks of both.")] = 64,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Our TD3+BC beside that of d3rlpy, on one Minari dataset of a mediocre operator of Pendulum."""
+    from benchmarks.control.td3bc import td3bc_beside_d3rlpy
+
+    with progress_bar("Training", "trainings") as report:
+        result = td3bc_beside_d3rlpy(keep, d3rlpy, seeds, episodes, steps, hidden, report)
+    rows = [
+        {"learner": row["learner"], "rewards": row["rewards"], "return": f"{row['return']:.1f}"}
+        | {"per seed": ", ".join(f"{one:.1f}" for one in row["per_seed"])}
+        | {"difference": f"{row['difference']:.1f}" if "p" in row else "", "p": f"{row['p']:.2g}" if "p" in row else ""}
+        for row in result["rows"]
+    ]
+    deliver(result, output, as_json, make_table("Mean returns", rows, ("return", "difference", "p")))

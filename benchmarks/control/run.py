@@ -172,8 +172,8 @@ def _row(
     start = time.monotonic()
     result = fit(log, problem.factors, folder / chosen, None, range(seeds), settings, resume=True)
     fitted = time.monotonic()
-    first = _first_states(seed, episodes)
-    operator = _operator_returns(name, seed, first)
+    first = first_states(seed, episodes)
+    operator = operator_returns(name, seed, first)
     policy = returns_of_agent(problem, load_agent(folder / chosen), first)
     return {
         "problem": name,
@@ -188,11 +188,11 @@ def _row(
     }
 
 
-def _first_states(seed: int, episodes: int) -> list[int]:
+def first_states(seed: int, episodes: int) -> list[int]:
     return [child_seed(seed, "first state", k) % 2**31 for k in range(episodes)]
 
 
-def _operator_returns(name: str, seed: int, first: Sequence[int]) -> np.ndarray:
+def operator_returns(name: str, seed: int, first: Sequence[int]) -> np.ndarray:
     problem, rng = find_problem(name), stream(seed, "control", name, "operator")
     env = gymnasium.make(problem.id)
     return np.array(
@@ -203,7 +203,7 @@ def _operator_returns(name: str, seed: int, first: Sequence[int]) -> np.ndarray:
 def _other_row(name: str, seed: int, folder: Path, seeds: int, episodes: int, python: Path | None) -> dict[str, Any]:
     """TD3+BC on the same log: ours, or with `python` that of d3rlpy."""
     problem, log, start = find_problem(name), folder / "log.npz", time.monotonic()
-    first = _first_states(seed, episodes)
+    first = first_states(seed, episodes)
     if python is None:
         own, factors = folder / f"td3bc-{seeds}", load(log, factors=problem.factors).factors
         train("td3bc", log, own, own / "run", range(seeds), TD3BC, resume=True, factors=factors)
@@ -220,7 +220,7 @@ def _other_row(name: str, seed: int, folder: Path, seeds: int, episodes: int, py
                 returns.append([play(lambda _: choose, env, 1, s, MOST_STEPS).returns[0] for s in first])
                 more = {"peer": peer.trained}
         policy = np.array(returns)
-    row = compare(policy, _operator_returns(name, seed, first))
+    row = compare(policy, operator_returns(name, seed, first))
     return row | more | {"seconds": round(time.monotonic() - start, 1), "provenance": provenance()}
 
 

@@ -6,11 +6,13 @@ import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from because_rl.algorithms.td3bc import TD3BCConfig
 from because_rl.errors import BecauseError
 
 PROGRAM = Path(__file__).with_name("d3rlpy_peer.py")
@@ -43,9 +45,17 @@ class Peer:
 
 
 @contextlib.contextmanager
-def d3rlpy_policy(python: Path, log: Path, seed: int, steps: int = STEPS) -> Iterator[Peer]:
-    """Train on the log (NPZ of flat arrays; actions are numbers or columns) with the Python at `python`."""
+def d3rlpy_policy(
+    python: Path, log: Path, seed: int, steps: int = STEPS, config: TD3BCConfig | None = None
+) -> Iterator[Peer]:
+    """Train with the Python at `python`.
+
+    `log`: NPZ of flat arrays (actions are numbers or columns), or the folder of a Minari dataset. `config`: what the
+    peer's TD3+BC takes over of ours; None: d3rlpy's settings.
+    """
     command = [str(python), str(PROGRAM), str(log), str(steps), str(seed)]
+    if config is not None:
+        command.append(json.dumps(asdict(config)))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Peer(process)

@@ -6,9 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 
+from because_rl.datasets.load import load
 from because_rl.errors import BecauseError
+from because_rl.rng import stream
 from because_rl.training.play import play
 from benchmarks.control.run import MOST_STEPS, PROBLEMS, act, compare, control, find_problem, make_log
+from benchmarks.control.td3bc import compare_seeds, make_dataset
+from benchmarks.third_party.d3rlpy_peer import read
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -44,6 +48,29 @@ def test_a_policy_is_better_only_beyond_the_noise_of_episodes():
     assert not noisy["better"]
     assert noisy["difference_ci95"][0] < 0 < noisy["difference_ci95"][1]
     assert compare((operator - [1.0, 1.1, 0.9, 1.0])[None], operator)["p"] > 0.99
+
+
+def test_d3rlpy_reads_the_rows_that_ours_learns_from(tmp_path):
+    """By Minari, from the folder that `load` reads; the standardised copy differs in its rewards alone."""
+    problem = replace(PROBLEMS["pendulum"], episodes=20)
+    log = make_log(problem, stream(0, "control", "pendulum"))
+    logged, standardised = (make_dataset(tmp_path, problem, rewards) for rewards in ("logged", "standardised"))
+    theirs, data = read(str(logged)), load(logged)
+    for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+        np.testing.assert_allclose(theirs[name], log[name], rtol=1e-6)
+    np.testing.assert_array_equal(data.state[:, :3], theirs["observations"])
+    np.testing.assert_array_equal(data.action, theirs["actions"])
+    np.testing.assert_allclose(data.reward, log["rewards"], rtol=1e-6)
+    other = load(standardised)
+    assert (other.reward.mean(), other.reward.std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1))
+    np.testing.assert_array_equal(other.state[:, :3], data.state[:, :3])
+
+
+def test_learners_differ_only_beyond_the_noise_of_seeds():
+    assert compare_seeds([1.0, 2.0, 3.0], [1.5, 2.0, 2.5])[1] > 0.9
+    difference, p = compare_seeds([1.0, 1.1, 0.9], [2.0, 2.1, 1.9])
+    assert difference == pytest.approx(-1.0)
+    assert p < 0.01
 
 
 def test_an_unknown_problem_is_named(tmp_path):

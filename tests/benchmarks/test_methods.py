@@ -9,6 +9,7 @@ import pytest
 from because_rl.errors import BecauseError
 from because_rl.planning.learned_model import LearnedModel
 from benchmarks.methods.given import given, markdown
+from benchmarks.methods.imitators import behaviour_success, imitators
 from benchmarks.methods.penalties import penalties, penalty_range
 from tests.support import REPOSITORY, lamps
 
@@ -47,3 +48,18 @@ def test_range_is_in_units_of_the_penalty_of_held_out_rows():
 def test_penalties_are_measured_on_development_data(tmp_path):
     with pytest.raises(BecauseError, match="500 to 599"):
         penalties("unlock-medium", 0, tmp_path)
+
+
+def test_the_behaviour_succeeds_in_the_episodes_that_end_in_the_goal():
+    data = lamps()
+    episodes = np.unique(data.episode)
+    data.terminated[:] = False
+    assert behaviour_success(data) == 0.0
+    for episode in episodes[: len(episodes) // 2]:
+        data.terminated[np.flatnonzero(data.episode == episode)[-1]] = True
+    assert behaviour_success(data) == pytest.approx(len(episodes) // 2 / len(episodes))
+
+
+def test_imitators_are_measured_on_development_data(tmp_path):
+    with pytest.raises(BecauseError, match="500 to 599"):
+        imitators(["unlock-expert"], [0], tmp_path)
