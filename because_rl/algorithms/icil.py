@@ -27,16 +27,13 @@ b into pi and phi, and not into the dynamics, which could else lower it by imagi
 information with T held constant; they are squashed by tanh, or they would escape T by growing.
 
 Adaptations. *Environments*, which the original is given, are clusters of episodes by their mean state and mean change:
-where the hidden confounder has put an episode, the rest of it follows. *Fooling*: the original raises the entropy of c,
-whose gradient vanishes where c is sure; the cross-entropy to even odds has the same optimum and does not. The labels of
-c are smoothed, so that it is never surer than its gradient is useful, and it sees phi standardised over the batch: else
-phi would escape by shrinking what shows the environment, from which the policy can still read it. Momentum makes
-adversaries circle each other, so c has none and phi half of the usual. *Goal*: the policy sees it, phi does not.
-*Vector states*: phi sees them by the features and encoders of world models (`models.state_features`); eta, the dynamics
-and U have standardised columns, of discrete factors too, with the original's squared error. *Continuous actions*: the
-mixture distribution of `policy`, the same that planners draw proposals from, in place of the original's softmax, drawn
-with the persistence of the data. *One descent*: all networks move in the same step, each with the others as they were
-before.
+where the hidden confounder has put an episode, the rest of it follows. *Fooling*: the original raises the entropy
+of c, whose gradient vanishes where c is sure; the cross-entropy to even odds has the same optimum and does not. *Goal*:
+the policy sees it, phi does not. *Vector states*: phi sees them by the features and encoders of world models
+(`models.state_features`); eta, the dynamics and U have standardised columns, of discrete factors too, with the
+original's squared error. *Continuous actions*: the mixture distribution of `policy`, the same that planners draw
+proposals from, in place of the original's softmax, drawn with the persistence of the data. *One descent*: all networks
+move in the same step, each with the others as they were before.
 """
 
 from __future__ import annotations
@@ -76,12 +73,8 @@ from because_rl.transitions import Transitions
 
 ENERGY_CLIP = 0.1
 """Largest norm of the gradient in the energy's fit."""
-SMOOTHING = 0.2
-"""Share of the classifier's labels that is spread evenly over all environments: a surer one makes phi oscillate."""
-MOMENTUM = 0.5
-"""Of phi and all that descends with it."""
-LEAST_SCALE = 1e-3
-"""Of a column of phi, as the classifier sees it."""
+CLASSIFIER_LOGIT = 2.0
+"""Largest logit of the classifier: a surer one would make phi oscillate."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class ICILConfig:
     hidden: int = 256
     rate: float = 1e-3
     classifier_rate: float = 3e-3
-    """faster than phi, which would else leave it behind"""
+    """faster than phi, which would else run past even odds to the other side"""
     mine_rate: float = 1e-4
     environments: int = 2
     fooling: float = 0.1
@@ -312,8 +305,7 @@ def icil_loss(
         return jax.vmap(partial(imagine, nets))(phi, eta, environment, standard)
 
     def classify(classifier: Any, phi: Array) -> Array:
-        mean, scale = stop_gradient(phi.mean(0)), stop_gradient(phi.std(0)) + LEAST_SCALE
-        return jax.nn.log_softmax(jax.vmap(classifier)((phi - mean[None]) / scale[None]), axis=1)
+        return jax.nn.log_softmax(CLASSIFIER_LOGIT * jnp.tanh(jax.vmap(classifier)(phi)), axis=1)
 
     phi = jax.vmap(lambda state: encode(nets.phi, features(state, jnp.zeros(0))))(batch["state"])
     eta = jax.vmap(partial(encode_in_environment, nets.eta))(environment, x)
@@ -331,8 +323,7 @@ def icil_loss(
     total = sum((getattr(c, name) * term for name, term in terms.items()), imitation)
 
     # The opponents' losses: their gradients reach nothing but themselves.
-    label = (1.0 - SMOOTHING) * environment + SMOOTHING / c.environments
-    classifier = -(classify(nets.classifier, stop_gradient(phi)) * label).sum(1).mean()
+    classifier = -(classify(nets.classifier, stop_gradient(phi)) * environment).sum(1).mean()
     information = -information_bound(nets.information, stop_gradient(phi), stop_gradient(eta))
     return total + classifier + information, terms | {"imitation": imitation, "classifier": classifier}
 
@@ -360,12 +351,9 @@ def icil_stage(c: ICILConfig, summary: Summary) -> Stage:
             information=MLP((2 * h, h, h, 1), keys[7], last=0.1),
         )
 
-    rules = {
-        "main": optax.adam(optax.cosine_decay_schedule(c.rate, c.steps), b1=MOMENTUM),
-        "classifier": optax.adam(c.classifier_rate, b1=0.0),
-        "information": optax.adam(c.mine_rate),
-    }
+    rates: dict[str, Any] = {"main": optax.cosine_decay_schedule(c.rate, c.steps)}
+    rates |= {"classifier": c.classifier_rate, "information": c.mine_rate}
     labels = Nets("main", "main", "main", "main", "main", "main", "classifier", "information")
-    rule = optax.partition(rules, labels)
+    rule = optax.partition({name: optax.adam(rate) for name, rate in rates.items()}, labels)
     loss = partial(icil_loss, c, features, policy_input, distribution)
     return Stage("icil", init, loss, c.steps, c.batch, rule=rule)

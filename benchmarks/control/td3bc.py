@@ -67,7 +67,8 @@ def td3bc_beside_d3rlpy(
         A row for each learner, and the difference of each of ours from d3rlpy's.
     """
     problem, config = find_problem(PROBLEM), TD3BCConfig(steps=steps, hidden=hidden)
-    first, rows = first_states(0, episodes), []
+    first = first_states(0, episodes)
+    rows: list[dict[str, Any]] = []
     datasets = {rewards: make_dataset(keep, problem, rewards) for rewards in ("logged", "standardised")}
     operator = operator_returns(PROBLEM, 0, first)
     rows.append({"learner": "operator", "rewards": "", "return": float(operator.mean()), "per_seed": []})

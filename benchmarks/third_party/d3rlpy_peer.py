@@ -60,7 +60,7 @@ def network_settings(ours: dict[str, Any]) -> dict[str, Any]:
 def main(log: str, steps: int, seed: int, ours: dict[str, Any] | None = None) -> None:
     """Train, then answer."""
     output, sys.stdout = sys.stdout, sys.stderr
-    import d3rlpy  # type: ignore[import-not-found]
+    import d3rlpy
     import numpy as np
     import torch  # type: ignore[import-not-found]
 
