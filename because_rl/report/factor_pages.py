@@ -45,7 +45,7 @@ def _figure(factor: FactorView, graphs: Sequence[Mapping[str, Any]]) -> Html:
         ("moved by", _causes(factor.name, graphs)),
     ]
     if factor.goal:
-        facts.append(("goal", "the logged episodes that end by themselves end where this is empty, or has one value"))
+        facts.append(("goal", f"{factor.goal}: so it is exactly where logged episodes end by themselves"))
     alt = f"{factor.name}: its cells, and where it is in {len(factor.frames) - 1} frames of an episode"
     listed = tag("dl", *(part for name, value in facts for part in (tag("dt", name), tag("dd", value))))
     image = tag("img", src=data_uri(encode_png(_strip(factor.frames)), "image/png"), alt=alt)

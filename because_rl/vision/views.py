@@ -36,8 +36,8 @@ class FactorView:
     """number of cells; of a switch, of levels"""
     changes: float
     """share of the logged steps in which it changes"""
-    goal: bool
-    """whether the goal is about it"""
+    goal: str
+    """what the goal is, in words, where it is about this factor; else empty"""
     frames: np.ndarray
     """(1 + FRAMES or fewer, height, width, 3) uint8: all its cells marked, then where it is in frames of an episode"""
 
@@ -67,11 +67,20 @@ def view_factors(encoder: PictureEncoder, pictures: Pictures) -> list[FactorView
                 encoder.factors[part.name].type,
                 part.width,
                 float(changed.mean()),
-                encoder.goal is not None and encoder.goal.factor == part.name,
+                _goal_words(encoder, part),
                 np.concatenate(frames),
             )
         )
     return views
+
+
+def _goal_words(encoder: PictureEncoder, part: PictureFactor) -> str:
+    if encoder.goal is None or encoder.goal.factor != part.name:
+        return ""
+    if part.kind == "switch":
+        level = int(np.argmax(encoder.goal.value))
+        return f"look {level + 1} of {part.width}" + ", in which it rests" * (level == 0)
+    return "none of it is left"
 
 
 def _spread(pictures: Pictures) -> np.ndarray:
