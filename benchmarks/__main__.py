@@ -86,6 +86,27 @@ def bench_factor_limits(
     )
 
 
+@bench.command("factor-readers", epilog="Example: python -m benchmarks factor-readers -o results/visual/readers.json")
+def bench_factor_readers(
+    seed: Annotated[int, typer.Option(help="Seed of the dataset unlock-visual-medium.")] = 500,
+    seeds: Annotated[int, typer.Option(help="Trainings of each way to read factors.")] = 3,
+    steps: Annotated[int, typer.Option(help="Steps of training of the slot autoencoder.")] = 4000,
+    root: Root = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Two ways to read factors from pictures, trained on the same episodes: codes of cells, and a slot autoencoder."""
+    from because_rl.datasets.recipe import Recipe
+    from because_rl.vision.encoder import STEPS
+    from benchmarks.vision.compare import compare_readers, reader_rows
+
+    with progress_bar("Training readers", "trainings") as report:
+        recipe = Recipe.parse("unlock-visual-medium", seed=seed)
+        result = compare_readers(recipe, root, (STEPS, steps), range(seeds), report)
+    rows = reader_rows(result)
+    deliver(result, output, as_json, make_table("Factors read from pictures", rows, tuple(rows[0])[1:]))
+
+
 @bench.command("behaviours", epilog="Example: python -m benchmarks behaviours -o results/worlds/behaviours.json")
 def bench_behaviours(
     episodes: Annotated[int, typer.Option(help="Episodes on the unmodified simulator, per behaviour.")] = 100,

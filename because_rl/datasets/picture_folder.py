@@ -29,7 +29,7 @@ from because_rl.datasets.user_dataset import add_action_codes
 from because_rl.datasets.user_log import Log, arrange_log
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
-from because_rl.io import read_png
+from because_rl.io import read_png, sha256
 from because_rl.reading import max_bytes
 
 TABLES = ("pictures.csv", "pictures.parquet")
@@ -76,7 +76,10 @@ def read_picture_folder(table: Path, columns: Columns, check_frames: CheckFrames
     arrays["observations"] = numbers[PICTURE]
     if NEXT in numbers:
         arrays["next_observations"] = numbers[NEXT]
-    log = _with_whole_actions(arrange_log(table.name, arrays, columns), parts)
+    try:
+        log = _with_whole_actions(arrange_log(table.name, arrays, columns), parts)
+    except BecauseError as error:
+        raise BecauseError(_by_column(error.got), need=_by_column(error.need), fix=_by_column(error.fix)) from error
     spec = add_action_codes(log, FactorSpec.from_dict(yaml.safe_load(propose_factors(log))))
     episodes = [
         {
@@ -87,7 +90,12 @@ def read_picture_folder(table: Path, columns: Columns, check_frames: CheckFrames
         }
         for episode in log.episodes
     ]
-    return PictureFolder(episodes, spec, tuple(note.replace("'next_observations'", NEXT) for note in log.notes))
+    return PictureFolder(episodes, spec, tuple(map(_by_column, log.notes)))
+
+
+def _by_column(text: str) -> str:
+    """A message about arrays, with the names of the columns that they are made of."""
+    return text.replace("'next_observations'", repr(NEXT)).replace("'observations'", repr(PICTURE))
 
 
 def _check_columns(where: str, parts: Table, columns: Columns) -> None:
@@ -119,7 +127,7 @@ def _read_frames(table: Path, parts: Table, check_frames: CheckFrames) -> tuple[
     """The different pictures, (n, height, width, 3), and which of them each row of each column names; NaN: none."""
     frames: list[np.ndarray] = []
     number_of: dict[str, int] = {}
-    by_content: dict[bytes, int] = {}
+    by_content: dict[str, int] = {}
     numbers = {}
     for column in (name for name in (PICTURE, NEXT) if name in parts):
         for row, file in enumerate(parts[column].tolist()):
@@ -136,7 +144,7 @@ def _read_frames(table: Path, parts: Table, check_frames: CheckFrames) -> tuple[
                     need="pictures of one size.",
                     fix="crop or scale them to one size.",
                 )
-            number_of[file] = by_content.setdefault(frame.tobytes(), len(frames))
+            number_of[file] = by_content.setdefault(sha256(frame.tobytes()), len(frames))
             if number_of[file] == len(frames):
                 frames.append(frame)
             if len(frames) * frame.nbytes > max_bytes():

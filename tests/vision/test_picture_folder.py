@@ -159,7 +159,10 @@ BAD = {
     "no pictures": (change_table(lambda text: text.replace("picture", "image")), "has no column 'picture'"),
     "no action": (change_table(lambda text: text.replace("action", "push")), "no column of the action"),
     "unnamed": (change_table(lambda text: text + "\n,,99,0,0.0,0"), "no picture is named"),
-    "order": (change_table(lambda text: "\n".join(text.splitlines()[:2] + text.splitlines()[3:])), "the order"),
+    "order": (
+        change_table(lambda text: "\n".join(text.splitlines()[:2] + text.splitlines()[3:])),
+        "'next_picture' of row 0",
+    ),
     "floats": (
         minari(lambda frames: (frames / 255).astype(np.float32), spaces.Box(0, 1, (64, 64, 3), np.float32)),
         "pixels of type float32",
