@@ -91,8 +91,8 @@ def change_bytes(change):
 
 
 def flip(data):
-    at = data.index(b"IDAT") + 20
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    """One bit of the checksum of the pixels, which are before the last 12 bytes."""
+    return data[:-13] + bytes([data[-13] ^ 1]) + data[-12:]
 
 
 def change_table(change):
