@@ -63,9 +63,9 @@ class SlotModel(eqx.Module):
         for _ in range(ITERATIONS):
             scores = keys @ (_normal_rows(slots) @ self.query).T / keys.shape[-1] ** 0.5
             weight = jax.nn.softmax(scores, axis=1) + 1e-6  # slots compete for cells
-            mean = (weight / weight.sum(0)).T @ values
+            mean = (weight / weight.sum(0, keepdims=True)).T @ values
             slots = slots + jax.vmap(self.update)(jnp.concatenate([slots, mean], axis=1))
-        decoded = jax.vmap(lambda slot: over_cells(self.decode)(slot + self.place))(slots)
+        decoded = jax.vmap(lambda slot: over_cells(self.decode)(slot[None, None] + self.place))(slots)
         share = jax.nn.softmax(decoded[..., -1], axis=0)
         return (share[..., None] * decoded[..., :-1]).sum(0), share
 
