@@ -32,6 +32,7 @@ from because_rl.reading import (  # noqa: F401  (this module is the door to both
     read_json,
     read_json_lines,
     read_npz,
+    read_png,
     read_text,
     read_yaml,
     unpack_json,

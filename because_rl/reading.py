@@ -29,6 +29,8 @@ DEFAULT_GB = 4.0
 MAX_JSON_BYTES = 2**28
 MAX_YAML_BYTES = 2**20
 MAX_YAML_DEPTH = 100
+MAX_PIXELS = 2**24
+"""Of a PNG: a small file can declare more than fits in memory."""
 MAX_YAML_NODES = 100_000
 """With aliases expanded: a few lines of nested aliases can expand to more than fits in memory."""
 
@@ -177,6 +179,35 @@ def _count_nodes(node: yaml.Node | None, known: dict[int, int]) -> int:
     if total > MAX_YAML_NODES:
         raise ValueError(f"it holds more than {MAX_YAML_NODES} values")
     return total
+
+
+# Pictures ----------------------------------------------------------------------------------------------
+
+
+def read_png(path: Path) -> np.ndarray:
+    """The bytes of the pixels of a PNG, whose checksums must be right: (height, width, 3) uint8 where it is coloured.
+
+    A grey one is (height, width), one with transparency (height, width, 4). Colours of a palette are looked up.
+    """
+    from PIL import Image
+
+    data = read_bytes(path)
+    if not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        raise unreadable(path, "it is no PNG")
+    if data[24:25] == b"\x10":
+        raise unreadable(path, "it has 16 bits per channel, not 8")
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            if math.prod(image.size) > MAX_PIXELS:
+                raise ValueError(f"it has {image.size[0]} x {image.size[1]} pixels, more than {MAX_PIXELS:,}")
+            if getattr(image, "n_frames", 1) > 1:
+                raise ValueError("it is an animation")
+            image.verify()  # the checksums; what it has read cannot be used afterwards
+        with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            modes = {"1": "L", "P": "RGBA" if "transparency" in image.info else "RGB"}
+            return np.asarray(image.convert(modes.get(image.mode, image.mode)))
+    except Exception as error:  # Pillow, zlib and struct raise a dozen kinds for a damaged file
+        raise unreadable(path, str(error) or type(error).__name__) from error
 
 
 # Arrays ------------------------------------------------------------------------------------------------

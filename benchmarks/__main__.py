@@ -17,6 +17,7 @@ from benchmarks.control.commands import app as control
 from benchmarks.discovery.commands import app as discovery
 from benchmarks.methods.commands import app as methods
 from benchmarks.third_party.commands import app as third_party
+from benchmarks.vision.commands import app as vision
 
 bench = typer.Typer(
     help="Speed, calibration and robustness of because-rl, measured on this machine.",
@@ -26,6 +27,7 @@ bench = typer.Typer(
 bench.add_typer(discovery)
 bench.add_typer(control)
 bench.add_typer(methods)
+bench.add_typer(vision)
 bench.add_typer(third_party, name="third-party")
 
 
@@ -48,44 +50,6 @@ def bench_renderer(output: Output = None, as_json: Json = False) -> None:
     result = renderer_speed()
     rows = result["rows"]
     deliver(result, output, as_json, make_table("Pictures per second", rows, tuple(rows[0])[1:]))
-
-
-@bench.command("factors", epilog="Example: python -m benchmarks factors")
-def bench_factors(
-    data: Annotated[str, typer.Option(help="A collected dataset of pictures.")] = "unlock-visual-medium",
-    path: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("docs/images/visual.png"),
-    root: Root = None,
-) -> None:
-    """Draw the picture of docs/visual.md: where the factors are that were read from pictures."""
-    from benchmarks.vision.pictures import draw_factors
-
-    draw_factors(data, root, path)
-    print(path)
-
-
-@bench.command("factor-limits", epilog="Example: python -m benchmarks factor-limits -o results/visual/limits.json")
-def bench_factor_limits(
-    seed: Annotated[int, typer.Option(help="Seed of the dataset unlock-visual-medium.")] = 500,
-    root: Root = None,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
-    """What reading factors from pictures depends on: episodes, noise of pixels, training of the network."""
-    from because_rl.datasets.recipe import Recipe
-    from benchmarks.vision.limits import read_limits
-
-    with progress_bar("Reading factors", "cases") as report:
-        result = read_limits(Recipe.parse("unlock-visual-medium", seed=seed), root, report=report)
-    rows = [
-        {key: row.get(key, "") for key in ("episodes", "noise", "steps", "codes", "all", "factors")}
-        for row in result["rows"]
-    ]
-    deliver(
-        result,
-        output,
-        as_json,
-        make_table("Factors read from pictures", rows, ("episodes", "noise", "steps", "codes", "all")),
-    )
 
 
 @bench.command("behaviours", epilog="Example: python -m benchmarks behaviours -o results/worlds/behaviours.json")

@@ -24,6 +24,7 @@ from because_rl.cli.console import (
 )
 from because_rl.cli.roles import (
     LOG,
+    PICTURES,
     SAMPLE_ROWS,
     Action,
     Episode,
@@ -145,7 +146,9 @@ def datasets(root: Root = None, output: Output = None, as_json: Json = False) ->
 
 
 def check(
-    dataset: Annotated[str, typer.Argument(help=f"A dataset id, or {LOG}.", autocompletion=complete_dataset)],
+    dataset: Annotated[
+        str, typer.Argument(help=f"A dataset id, or {LOG}; or {PICTURES}.", autocompletion=complete_dataset)
+    ],
     factors: Annotated[Path | None, typer.Option(help="Factor spec (JSON or YAML) if the dataset has none.")] = None,
     state: State = None,
     action: Action = None,
@@ -159,11 +162,13 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Validate a dataset or a log of your own: every value, every episode end, every checksum."""
+    from because_rl.datasets.columns import Columns
     from because_rl.datasets.load import load
     from because_rl.datasets.pictures import holds_pictures, load_pictures
 
     if holds_pictures(dataset, root):
-        pictures = load_pictures(dataset, root)
+        columns = Columns(split_names(state), split_names(action), (), episode, time, reward, missing)
+        pictures = load_pictures(dataset, root, columns)
         size = " x ".join(map(str, pictures.frames.shape[1:3]))
         result = {"dataset": pictures.name, "valid": True, "episodes": int(pictures.episode[-1]) + 1}
         result |= {"transitions": len(pictures.before), "pictures": len(pictures.frames), "pixels": size}

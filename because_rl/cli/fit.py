@@ -24,6 +24,7 @@ from because_rl.cli.console import (
 )
 from because_rl.cli.roles import (
     LOG,
+    PICTURES,
     SAMPLE_ROWS,
     Action,
     Episode,
@@ -67,6 +68,7 @@ def factors(
     import yaml
 
     from because_rl.datasets.columns import Columns
+    from because_rl.datasets.pictures import holds_pictures
     from because_rl.datasets.propose_factors import propose_factors
     from because_rl.datasets.user_log import read_log
     from because_rl.factors import FactorSpec
@@ -74,6 +76,12 @@ def factors(
 
     if output is not None and output.exists() and not force:
         raise BecauseError(f"{output} already exists.", need="a new file.", fix="pass --force to overwrite it.")
+    if source not in WORLDS and holds_pictures(source, root):
+        raise BecauseError(
+            f"{source} holds pictures.",
+            need="a log of columns: factors of pictures are learned.",
+            fix=f"go on without a factor file: because fit {source} -o fitted",
+        )
     if source in WORLDS:
         spec, text, title = world_class(source).make_factors(spurious), None, f"Factors of {source}"
     else:
@@ -106,7 +114,7 @@ def factors(
 
 
 def fit(
-    data: Annotated[str, typer.Argument(help=f"{LOG[0].upper()}{LOG[1:]}.")],
+    data: Annotated[str, typer.Argument(help=f"{LOG[0].upper()}{LOG[1:]}; or {PICTURES}.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for all results.")],
     factors: Annotated[
         Path | None, typer.Option(help="What the columns mean (YAML or JSON); 'because factors DATA' proposes it.")

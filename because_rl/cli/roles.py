@@ -12,6 +12,7 @@ from because_rl.datasets.large_log import SAMPLE_ROWS as SAMPLE_ROWS
 from because_rl.errors import BecauseError
 
 LOG = "a CSV, Parquet, NPZ or HDF5 file, or a Minari dataset by its folder or id"
+PICTURES = "a folder of PNG pictures with pictures.csv, or a Minari dataset of pictures"
 
 State = Annotated[
     list[str] | None,

@@ -28,6 +28,7 @@ from because_rl.cli.console import (
 )
 from because_rl.cli.roles import (
     LOG,
+    PICTURES,
     SAMPLE_ROWS,
     Action,
     Episode,
@@ -50,7 +51,7 @@ def train(
             help="because, one of its ablations, or a baseline: see docs/methods.md.", autocompletion=complete_method
         ),
     ],
-    data: Annotated[str, typer.Option(help=f"A dataset id, or {LOG}.", autocompletion=complete_dataset)],
+    data: Annotated[str, typer.Option(help=f"A dataset id, or {LOG}; or {PICTURES}.", autocompletion=complete_dataset)],
     seeds: Annotated[int, typer.Option(max=MAX_SEEDS, help="Train the seeds 0, 1, ... as one program.")] = 10,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method: 'alpha=1.5'; repeatable.")
@@ -135,7 +136,9 @@ def evaluate(
 
 
 def discover(
-    dataset: Annotated[str, typer.Argument(help=f"A dataset id, or {LOG}.", autocompletion=complete_dataset)],
+    dataset: Annotated[
+        str, typer.Argument(help=f"A dataset id, or {LOG}; or {PICTURES}.", autocompletion=complete_dataset)
+    ],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Folder for the graph in all formats, and pictures (under the root)."),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from because_rl.datasets.columns import Columns
 from because_rl.datasets.load import find_folder
 from because_rl.datasets.minari_files import read_episodes, read_metadata, read_spaces
+from because_rl.datasets.picture_folder import find_table, read_picture_folder
 from because_rl.datasets.validate import COLLECT_AGAIN, CORRECT, Checker
 from because_rl.errors import BecauseError
-from because_rl.factors import FactorSpec, pack
+from because_rl.factors import Factor, FactorSpec, pack
 from because_rl.io import arrays_sha256
 
 VIDEOS = (".avi", ".gif", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
@@ -110,16 +112,18 @@ def check_file_name(path: str | Path) -> None:
     if Path(path).suffix.lower() in VIDEOS:
         raise BecauseError(
             f"{path} is a video.",
-            need="the frames of each episode as arrays of bytes, in a Minari dataset.",
-            fix="write the frames out and make a dataset of them; see docs/visual.md.",
+            need="the frames of each episode: PNG files and a table, or a Minari dataset.",
+            fix="write the frames out, for example with ffmpeg; docs/visual.md says how they are laid out.",
         )
 
 
 def holds_pictures(dataset: Any, root: str | Path | None = None) -> bool:
-    """Whether `dataset` is the id or path of a Minari dataset whose observations are pictures."""
+    """Whether `dataset` is a folder of pictures, or the id or path of a Minari dataset whose observations are some."""
     if not isinstance(dataset, str | Path):
         return False
     check_file_name(dataset)
+    if find_table(dataset) is not None:
+        return True
     try:
         folder, name = find_folder(str(dataset), root)
         space, _ = read_spaces(read_metadata(folder, name), name)
@@ -131,16 +135,34 @@ def holds_pictures(dataset: Any, root: str | Path | None = None) -> bool:
 def _picture_space(space: spaces.Space) -> spaces.Space | None:
     parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
     part = parts.get("observation")
-    return part if part is not None and len(part.shape or ()) in (3, 4) else None
+    shape = () if part is None else part.shape or ()
+    grey = len(shape) == 2 and part is not None and part.dtype == np.uint8
+    return part if grey or len(shape) in (3, 4) else None
 
 
-def load_pictures(dataset: str | Path, root: str | Path | None = None) -> Pictures:
-    """Read and check a Minari dataset whose observations are pictures.
+def load_pictures(dataset: str | Path, root: str | Path | None = None, columns: Columns | None = None) -> Pictures:
+    """Read and check a folder of pictures, or a Minari dataset whose observations are pictures.
 
-    The factors of its actions are those in its metadata; without, each action column is one, or the number of a
-    discrete action.
+    The factors of the actions are those in the metadata of the dataset; without, each action column is one, or the
+    number of a discrete action. Those of a table are proposed as for any table.
+
+    Args:
+        dataset: a folder with a table (`because_rl.datasets.picture_folder`), or an id or path of a Minari dataset.
+        root: where ids are looked up.
+        columns: the roles of the columns of a table.
     """
     check_file_name(dataset)
+    if (table := find_table(dataset)) is not None:
+        content = read_picture_folder(table, columns or Columns(), check_frames)
+        notes = {"notes": list(content.notes)}
+        factors = replace(content.factors, state=_all_pixels(content.episodes[0]["frames"].shape[1:]))
+        return Pictures.join(content.episodes, factors, table.resolve().parent.name, notes)
+    if columns is not None and columns != Columns():
+        raise BecauseError(
+            f"{dataset} is a Minari dataset of pictures: it has no columns with roles.",
+            need="no options for columns, such as --action and --episode.",
+            fix="leave them out.",
+        )
     folder, name = find_folder(str(dataset), root)
     metadata = read_metadata(folder, name)
     space, action_space = read_spaces(metadata, name)
@@ -150,7 +172,7 @@ def load_pictures(dataset: str | Path, root: str | Path | None = None) -> Pictur
     if part is None:
         raise checker.error(f"the observation space is {space}", "pictures: " + NEED.rstrip("."))
     raw = read_episodes(folder, metadata, name)
-    factors = _action_factors(own.get("action_factors"), action_space, int(np.prod(part.shape or (1,))))
+    factors = _action_factors(own.get("action_factors"), action_space, part.shape or ())
     episodes = [checker.check_picture_episode(number, one, factors) for number, one in enumerate(raw)]
     for number, episode in enumerate(episodes):
         episode["frames"] = check_frames(episode["frames"], f"{name}, episode {number}")
@@ -160,12 +182,18 @@ def load_pictures(dataset: str | Path, root: str | Path | None = None) -> Pictur
     return Pictures.join(episodes, factors, name, metadata)
 
 
-def _action_factors(described: Any, space: spaces.Space, pixels: int) -> FactorSpec:
-    picture = pack(("picture", pixels, "continuous"))
+def _all_pixels(shape: tuple[int, ...]) -> tuple[Factor, ...]:
+    return pack(("picture", int(np.prod(shape or (1,))), "continuous"))
+
+
+def _action_factors(described: Any, space: spaces.Space, shape: tuple[int, ...]) -> FactorSpec:
+    picture = _all_pixels(shape)
     if described is not None:
         content = {"state": [f.to_dict() for f in picture], **described}
         return FactorSpec.from_dict(content)
     if isinstance(space, spaces.Discrete):
-        return FactorSpec(picture, pack(("action", max(int(space.n), 2), "categorical")))
+        width = max(int(space.n), 2)
+        codes = tuple(map(tuple, np.eye(width)[: int(space.n)].tolist()))  # so that agents answer with its numbers
+        return FactorSpec(picture, pack(("action", width, "categorical")), codes=codes)
     columns = int(np.prod(space.shape or (1,)))
     return FactorSpec(picture, pack(*((f"action {n}", 1, "continuous") for n in range(columns))))

@@ -46,8 +46,13 @@ def tile_frames(frames: list[np.ndarray], count: int = 6, columns: int = 3, gap:
     return sheet
 
 
-def save_png(picture: np.ndarray, path: Path) -> None:
-    """Write an image (height, width, 3) uint8."""
+def encode_png(picture: np.ndarray) -> bytes:
+    """The content of a PNG file of an image (height, width, 3 or 4) uint8."""
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, "PNG", optimize=True)
-    write_bytes(path, buffer.getvalue())
+    return buffer.getvalue()
+
+
+def save_png(picture: np.ndarray, path: Path) -> None:
+    """Write an image (height, width, 3) uint8."""
+    write_bytes(path, encode_png(picture))

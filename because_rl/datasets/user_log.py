@@ -102,13 +102,7 @@ def read_log(
     if sample_rows < 0:
         raise BecauseError(f"Got {sample_rows} rows of a sample.", need="0 or more.", fix="0 reads all rows.")
     log = _complete(*_read(data, root, columns, sample_rows, seed), columns)
-    count = len(log.episodes)
-    if count < MIN_EPISODES:
-        raise BecauseError(
-            f"{log.name} has {count} episode{'s' * (count != 1)}{'; ' * bool(log.notes)}{'; '.join(log.notes)}.",
-            need=f"at least {MIN_EPISODES}: episodes are what is held out, and what tests take as independent.",
-            fix="log more; or cut one long log into episodes: episodes = numpy.arange(n) // 100.",
-        )
+    check_episode_count(log.name, len(log.episodes), log.notes)
     if log.large is None:
         return log
     drawn = log.large.describe()
@@ -118,6 +112,21 @@ def read_log(
         " episodes may be in none of them"
     )
     return replace(log, notes=(note, *log.notes))
+
+
+def check_episode_count(name: str, count: int, notes: Sequence[str] = ()) -> None:
+    """Refuse a log of too few episodes; `notes`: what was left out while reading it."""
+    if count < MIN_EPISODES:
+        raise BecauseError(
+            f"{name} has {count} episode{'s' * (count != 1)}{'; ' * bool(notes)}{'; '.join(notes)}.",
+            need=f"at least {MIN_EPISODES}: episodes are what is held out, and what tests take as independent.",
+            fix="log more; or cut one long log into episodes: episodes = numpy.arange(n) // 100.",
+        )
+
+
+def arrange_log(where: str, table: Mapping[str, Any], columns: Columns) -> Log:
+    """The log of a table that has been read, of however many episodes; `where` it is from, for messages."""
+    return _complete(*_arranged(where, table, columns), columns)
 
 
 def _complete(log: Log, cut: Cut, wanted: Mapping[str, Sequence[str]], columns: Columns) -> Log:
@@ -138,7 +147,7 @@ def read_chunk(sample: Log, table: Table, where: str) -> Log:
     if sample.is_table:
         state, action, goal = (sample.names.get(array, getattr(columns, group)) for group, array in GROUPS.items())
         columns = replace(columns, state=state, action=action, goal=goal)
-    return _complete(*_arranged(where, table, columns), columns)
+    return arrange_log(where, table, columns)
 
 
 Read = tuple[Log, Cut, Mapping[str, Sequence[str]]]

@@ -10,12 +10,14 @@ from typing import Any
 
 from because_rl.io import remove_leftovers, write_text
 from because_rl.report.charts import legend, line, mark, plot, scene_strip
+from because_rl.report.factor_pages import factors_view
 from because_rl.report.graph_svg import explore
 from because_rl.report.grid_data import Grid, Rate, Result
 from because_rl.report.heat_table import SPLIT_WORDS
 from because_rl.report.markup import Html, document, fold, join, percent, table, tag
 from because_rl.report.model_pages import curves_view, energy_view, graph_score, missing_list, view
 from because_rl.report.task_page import DESCRIPTIONS, film_figure, interval
+from because_rl.vision.views import FactorView
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class RunReport:
     seeds: Sequence[int] = ()
     film_notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """task -> why a film is not there"""
+    factors: Sequence[FactorView] = ()
+    """that were read from pictures"""
     accuracy: Sequence[Mapping[str, Any]] = ()
     """the rows of `evaluation.held_out.held_out_accuracy`; empty where there is no world model"""
     uncertainty: Mapping[str, float] = field(default_factory=dict)
@@ -50,13 +54,14 @@ def write_run_page(folder: Path, run: RunReport) -> Path:
     """Write ``index.html``, a page without other files, into `folder`; returns its path."""
     views = {
         "Overview": _overview(run),
+        "Factors": factors_view(run.factors, run.grid.graphs),
         "Causal graph": _graph(run.grid),
         "World model": _world_model(run),
         "Energy maps": energy_view(run.grid),
         "Learning": curves_view(run.grid) if run.grid.curves else None,
         "Provenance": _provenance(run),
     }
-    ids = ("overview", "graph", "errors", "energy", "learning", "provenance")
+    ids = ("overview", "factors", "graph", "errors", "energy", "learning", "provenance")
     links = (tag("a", name, href=f"#{id_}") for id_, (name, part) in zip(ids, views.items(), strict=True) if part)
     page = document(
         run.title,

@@ -18,7 +18,7 @@ from because_rl.report.explain_page import write_explanation
 from because_rl.runs.fit import FIT
 from because_rl.runs.train import load_run_data
 from because_rl.transitions import Transitions
-from because_rl.vision.agent import PictureAgent
+from because_rl.vision.agent import without_encoder
 
 MOST_OTHERS = 20_000
 """Other logged steps from which values are drawn; more hardly change anything."""
@@ -44,10 +44,9 @@ def explain(
         The explanation (`evaluation.explain`), with the row, its episode and step, and the path of the page.
     """
     folder = Path(folder)
-    agent, fitted = load_agent(folder), (folder / FIT).is_file()
+    # An encoder is left out: the data are what it has read.
+    agent, fitted = without_encoder(load_agent(folder)), (folder / FIT).is_file()
     data = load_run_data(folder / "run", folder) if fitted else load_run_data(folder, root)
-    if isinstance(agent, PictureAgent):
-        agent = agent.agent  # the data are what its encoder has read
     if not isinstance(agent, PlannerAgent):
         raise BecauseError(
             f"The agent in {folder} does not plan: it is of {agent.method.name}.",

@@ -6,10 +6,13 @@ The folder of a fit is complete in itself and may be moved:
     datasets/       the log as a dataset (Minari), checked
     graph/          graph.json with a p-value for every edge, and pictures; until then what is known of it so far
     run/            the trained models of all seeds; `because_rl.load_agent` finds the agent in it
+    factors.npz     of a log of pictures: what the page shows of each factor that was read from them
     report/         a page with the results
 
 Of a log that is read as a sample, the dataset is the sample: it decides the graph, which the other episodes check, and
 the held-out episodes. The world model is trained on rows of all episodes.
+
+Of a log of pictures, an encoder reads factors first (`because_rl.vision.encoder`); the dataset has their columns.
 """
 
 from __future__ import annotations
@@ -49,11 +52,14 @@ from because_rl.planning.proposals import no_policy_reason
 from because_rl.provenance import provenance
 from because_rl.records import read_record
 from because_rl.runs.discover import UNFINISHED, discover_dataset
-from because_rl.runs.fit_page import write_fit_page
+from because_rl.runs.fit_page import FACTORS, write_fit_page
 from because_rl.runs.folder import read_sufficiency
+from because_rl.runs.pictures import read_picture_log
 from because_rl.runs.train import train
 from because_rl.training.run import Report
 from because_rl.transitions import Transitions
+from because_rl.vision.agent import without_encoder
+from because_rl.vision.views import view_factors, write_factor_views
 
 FIT = "fit.json"
 SETTINGS: dict[str, Any] = {
@@ -90,8 +96,8 @@ def fit(
     """Fit BECAUSE to a log.
 
     Args:
-        data: a CSV, Parquet, NPZ or HDF5 file; the folder or id of a local Minari dataset; a pandas or Polars frame;
-            or a dict of arrays or columns.
+        data: a CSV, Parquet, NPZ or HDF5 file; the folder or id of a local Minari dataset; a folder of pictures with
+            a table; a pandas or Polars frame; or a dict of arrays or columns.
         factors: a factor spec or its file; None: the one in the data.
         folder: for all results.
         root: where the dataset is looked up, if `data` is an id.
@@ -117,15 +123,15 @@ def fit(
     begin = time.monotonic()
     folder = Path(folder)
     columns = columns or Columns()
+    pictures, encoder = None, None
     if holds_pictures(data, root):
-        raise BecauseError(
-            f"{data} holds pictures.",
-            need="a log of columns.",
-            fix="'because train because --data' reads factors from pictures; see docs/visual.md.",
-        )
-    if factors is not None and not isinstance(factors, FactorSpec):
-        columns = columns.over(Columns.from_file(factors))
-    log = read_log(data, root, columns, sample_rows)
+        _check_empty(folder)  # training an encoder takes a minute
+        given = [name for name, value in (("--factors", factors), ("--goal", goal)) if value is not None]
+        log, pictures, encoder = read_picture_log(data, root, columns, given, report)
+    else:
+        if factors is not None and not isinstance(factors, FactorSpec):
+            columns = columns.over(Columns.from_file(factors))
+        log = read_log(data, root, columns, sample_rows)
     spec = complete_spec(log, _read_spec(factors, log.factors, log.name), objective)
     if hold and not spec.goal:
         raise BecauseError("There is no goal to hold.", need="a goal.", fix="add 'goal' to the factor file.")
@@ -133,6 +139,8 @@ def fit(
         spec = replace(spec, goal=tuple(replace(wanted, hold=True) for wanted in spec.goal))
     spec = replace(spec, constraints=(*spec.constraints, *parse_constraints(constraints)))
     log = prepare_log(log, spec, goal)
+    if encoder is not None and not spec.goal:
+        encoder = encoder.without_goal()
     edges = {"force": list(force), "forbid": list(forbid)}
     settings = SETTINGS | dict(overrides or {})
     method = make_method("because", settings)
@@ -169,7 +177,10 @@ def fit(
             chunk=chunk,
             mask=mask,
             stored=stored,
+            encoder=encoder,
         )
+        if pictures is not None and encoder is not None:
+            write_factor_views(folder / FACTORS, view_factors(encoder, pictures))
         result = _result(folder, dataset, mask, report) | {"data": asked["data"], "stages": trained["stages"]}
         result["notes"] = list(log.notes)
         if log.large is not None:
@@ -201,9 +212,8 @@ def _read_spec(factors: FactorSpec | Path | None, own: FactorSpec | None, name: 
 
 def _check_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
     """Refuse a folder that holds other files or another fit, and the same fit unless `resume` is set."""
+    _check_empty(folder)
     if not (folder / FIT).exists():
-        if folder.is_dir() and any(folder.iterdir()):
-            raise BecauseError(f"{folder} is not empty.", need="a new folder.", fix="choose another with -o FOLDER.")
         return
     record = read_fit(folder)
     kept = (folder / "graph" / "graph.json").exists() or any((folder / "run").glob("*.npz"))
@@ -224,6 +234,12 @@ def _check_folder(folder: Path, asked: Mapping[str, Any], resume: bool) -> None:
             need="a new folder.",
             fix="pass --resume to continue it, or choose another with -o FOLDER.",
         )
+
+
+def _check_empty(folder: Path) -> None:
+    """Refuse a folder that holds other files than a fit."""
+    if not (folder / FIT).exists() and folder.is_dir() and any(folder.iterdir()):
+        raise BecauseError(f"{folder} is not empty.", need="a new folder.", fix="choose another with -o FOLDER.")
 
 
 def read_fit(folder: Path) -> dict[str, Any]:
@@ -277,7 +293,7 @@ def _discover(
 
 
 def _result(folder: Path, data: Transitions, mask: CausalMask | None, report: Report) -> dict[str, Any]:
-    agent = load_agent(folder)
+    agent = without_encoder(load_agent(folder))
     assert isinstance(agent, PlannerAgent)
     imagined = imagined_steps(agent, data)
     spec = FactorSpec.from_dict(read_fit(folder)["asked"]["factors"])

@@ -13,9 +13,12 @@ from because_rl.records import read_record
 from because_rl.report.grid_data import Curves, Grid
 from because_rl.report.run_page import RunReport, run_settings, write_run_page
 from because_rl.runs.folder import read_metrics, read_run
+from because_rl.vision.views import read_factor_views
 
 WORTH = "worth.json"
 """What `because worth` wrote into the folder of a fit."""
+FACTORS = "factors.npz"
+"""Of a log of pictures: what is shown of each factor that was read from them."""
 
 
 def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
@@ -33,6 +36,7 @@ def write_fit_page(folder: Path, result: Mapping[str, Any]) -> Path:
         warnings=warnings(result),
         facts=overview(result),
         seeds=run["seeds"],
+        factors=read_factor_views(folder / FACTORS) if (folder / FACTORS).exists() else (),
         accuracy=result["accuracy"],
         uncertainty=result["uncertainty"],
         worth=read_record(folder / WORTH, "worth") if (folder / WORTH).exists() else {},

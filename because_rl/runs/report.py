@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from because_rl.datasets.paths import current_id
+from because_rl.datasets.pictures import load_pictures
 from because_rl.discovery.mask import CausalMask, current_row, sufficiency_text
 from because_rl.envs.tasks import SPLITS
 from because_rl.evaluation.energy_map import energy_maps
@@ -26,6 +28,8 @@ from because_rl.runs.folder import read_metrics, read_run, read_sufficiency
 from because_rl.runs.train import load_agent, load_run_data
 from because_rl.statistics import wilson
 from because_rl.transitions import Transitions
+from because_rl.vision.agent import PictureAgent, without_encoder
+from because_rl.vision.views import view_factors
 
 SECONDS = 15.0
 """Default time to spend on new pictures."""
@@ -67,7 +71,9 @@ def report_run(
     report(1, len(PARTS))
 
     agent = load_agent(folder) if run["finished"] else None
-    planner = agent if isinstance(agent, PlannerAgent) else None
+    encoder = agent.encoder if isinstance(agent, PictureAgent) else None
+    behind = None if agent is None else without_encoder(agent)
+    planner = behind if isinstance(behind, PlannerAgent) else None
     if agent is None:
         missing.append(("the models: training is not finished", "because train ... --resume"))
     report(2, len(PARTS))
@@ -94,7 +100,7 @@ def report_run(
         curves=[Curves.from_metrics(run["method"], run["dataset"], metrics)]
         if (metrics := read_metrics(folder))
         else [],
-        maps=_maps(run, planner, data),
+        maps=[] if encoder is not None else _maps(run, planner, data),
         films={r.task: [_film(run, f) for f in films.get(r.split, ()) if f.picture] for r in results},
         missing=missing,
     )
@@ -104,6 +110,7 @@ def report_run(
         grid,
         facts=_facts(run, data, planner, grid.graphs, read_sufficiency(folder)),
         seeds=run["seeds"],
+        factors=() if encoder is None else view_factors(encoder, load_pictures(current_id(run["dataset"]), root)),
         film_notes={r.task: film_notes(r, films.get(r.split, ()), scenes.problem) for r in results},
         accuracy=[] if planner is None else held_out_accuracy(planner, data),
         uncertainty=imagined.uncertainty,

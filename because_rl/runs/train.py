@@ -55,6 +55,7 @@ def train(
     shared: Path | None = None,
     mask: CausalMask | None = None,
     stored: RowSource | None = None,
+    encoder: PictureEncoder | None = None,
 ) -> dict[str, Any]:
     """Train all seeds of a method as one program and keep the run.
 
@@ -73,6 +74,7 @@ def train(
         shared: a folder in which runs on the same data share masks and stages.
         mask: the causal mask, for BECAUSE and its ablations; None: estimated from the data.
         stored: where the dataset is a sample: all rows to train on.
+        encoder: what read the columns of the dataset from pictures, which the agent is then shown.
 
     Returns:
         A summary: run, method, dataset, seeds, transitions, stages (the last metrics of each), sufficiency of the mask,
@@ -81,8 +83,8 @@ def train(
     if chunk < 1:
         raise BecauseError(f"Got a chunk of {chunk} steps.", need="at least 1.", fix="pass --chunk 500.")
     begin = time.monotonic()
-    data, encoder = _load(dataset, root, factors, report)
-    data, world = replace(data, stored=stored), data.recipe.get("world")
+    data, own_encoder = _load(dataset, root, factors, report)
+    data, world, encoder = replace(data, stored=stored), data.recipe.get("world"), encoder or own_encoder
     learner = make_method(method, overrides, world)
     if mask is not None and not isinstance(learner, Because):
         raise BecauseError(f"{method} takes no mask.", need="BECAUSE or an ablation of it.", fix="leave the mask out.")

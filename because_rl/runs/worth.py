@@ -30,6 +30,7 @@ from because_rl.runs.fit import DATASET, read_fit
 from because_rl.runs.fit_page import WORTH, write_fit_page
 from because_rl.statistics import Estimate
 from because_rl.transitions import Transitions
+from because_rl.vision.agent import without_encoder
 
 LEAST_AGREEMENT = 0.8
 """Below it a network that stands for a policy in some logged states says nothing of the policy."""
@@ -79,7 +80,7 @@ def worth(
             need="something that a policy can be worth.",
             fix="fit it with --reward COLUMN, or with a goal in the factor spec.",
         )
-    agent = load_agent(folder)
+    agent = without_encoder(load_agent(folder))
     assert isinstance(agent, PlannerAgent)
     log = LoggedEpisodes.from_transitions(data, discount)
     report("learning", 0, 1, {})

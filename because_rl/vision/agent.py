@@ -15,8 +15,10 @@ PREFIX = "encoder/"
 
 
 class PictureController(Controller):
-    def __init__(self, encoder: PictureEncoder, controller: Controller):
+    def __init__(self, encoder: PictureEncoder, controller: Controller, outcomes: int):
         self.encoder, self.controller = encoder, controller
+        self.outcomes = outcomes
+        """columns of the state that no picture shows: the outcomes of the last step"""
 
     def act(self, state: np.ndarray, goal: np.ndarray, steps_left: int) -> np.ndarray:
         """`state`: (K, n, bytes of a picture) uint8, with `goal` (K, n, 0); or columns and their goal."""
@@ -24,6 +26,7 @@ class PictureController(Controller):
             return self.controller.act(state, goal, steps_left)
         seeds, worlds = state.shape[:2]
         columns = self.encoder.read(state.reshape(seeds * worlds, *self.encoder.shape, 3))
+        columns = np.pad(columns, ((0, 0), (0, self.outcomes)))
         wanted = np.broadcast_to(self.encoder.wanted, (seeds, worlds, len(self.encoder.wanted)))
         return self.controller.act(columns.reshape(seeds, worlds, -1), wanted, steps_left)
 
@@ -41,7 +44,8 @@ class PictureAgent(Agent):
         self.sees_pictures = True
 
     def start(self, worlds: int, seed: int = 0) -> Controller:
-        return PictureController(self.encoder, self.agent.start(worlds, seed))
+        outcomes = self.factors.state_size - self.factors.observed_size
+        return PictureController(self.encoder, self.agent.start(worlds, seed), outcomes)
 
     def single_step_controller(self, worlds: int) -> Controller:
         return self.agent.single_step_controller(worlds)  # of columns, as `act` takes them
@@ -60,7 +64,8 @@ class PictureAgent(Agent):
         pictures = np.asarray(state)
         if pictures.dtype != np.uint8:
             return super()._states(state)
-        return self.encoder.read(pictures if pictures.ndim == 4 else pictures[None]), pictures.ndim == 3
+        columns, _ = super()._states(self.encoder.read(pictures if pictures.ndim == 4 else pictures[None]))
+        return columns, pictures.ndim == 3
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.agent.arrays() | {PREFIX + name: array for name, array in self.encoder.arrays().items()}
@@ -73,6 +78,11 @@ class PictureAgent(Agent):
 
     def _predict(self, state: np.ndarray, action: np.ndarray) -> Any:
         return self.agent._predict(state, action)
+
+
+def without_encoder(agent: Agent) -> Agent:
+    """The agent that acts on columns: behind the encoder of an agent of pictures, else the agent itself."""
+    return agent.agent if isinstance(agent, PictureAgent) else agent
 
 
 def with_encoder(agent: Agent, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Agent:

@@ -10,7 +10,7 @@ What follows (discovery, world model, planning) is the same for factors that wer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from because_rl.datasets.episodes import Episode
 from because_rl.datasets.pictures import Pictures, check_frames
 from because_rl.errors import BecauseError
 from because_rl.factors import FactorSpec
@@ -94,6 +95,23 @@ class PictureEncoder:
             pictures.metadata,
         )
 
+    def episodes(self, pictures: Pictures) -> list[Episode]:
+        """The log as episodes of the columns of the factors; each has the goal that the ends show, if they show one."""
+        state, steps, out = self.read(pictures.frames), np.arange(len(pictures.before)), []
+        for rows in np.split(steps, np.flatnonzero(np.diff(pictures.episode)) + 1):
+            observations = state[pictures.before[rows[0]] : pictures.before[rows[-1]] + 2]
+            ended = pictures.terminated[rows]
+            episode = {"observations": observations, "actions": pictures.action[rows], "rewards": pictures.reward[rows]}
+            episode |= {"terminations": ended, "truncations": (rows == rows[-1]) & ~ended}
+            if len(self.wanted):
+                episode["goals"] = np.tile(self.wanted, (len(observations), 1))
+            out.append(episode)
+        return out
+
+    def without_goal(self) -> PictureEncoder:
+        """The same, of a log whose policy is for rewards alone."""
+        return replace(self, goal=None, factors=make_spec(list(self.parts), None, self.factors))
+
     # Files -------------------------------------------------------------------------------------------------
     def description(self) -> dict[str, Any]:
         """All but the arrays, as JSON."""
@@ -117,8 +135,8 @@ class PictureEncoder:
         return cls(network, np.asarray(arrays["centres"]), tuple(parts), goal, (height, width), spec)
 
 
-def fit_encoder(pictures: Pictures, run: Run, steps: int = STEPS) -> PictureEncoder:
-    """Learn to read factors from a log of pictures; of `run`, the first seed counts."""
+def check_size(pictures: Pictures) -> None:
+    """Refuse pictures that cannot be cut into cells."""
     height, width = pictures.frames.shape[1:3]
     if height % CELL or width % CELL:
         raise BecauseError(
@@ -126,6 +144,12 @@ def fit_encoder(pictures: Pictures, run: Run, steps: int = STEPS) -> PictureEnco
             need=f"multiples of {CELL}: a cell has {CELL} x {CELL} pixels.",
             fix="crop or scale them.",
         )
+
+
+def fit_encoder(pictures: Pictures, run: Run, steps: int = STEPS) -> PictureEncoder:
+    """Learn to read factors from a log of pictures; of `run`, the first seed counts."""
+    check_size(pictures)
+    height, width = pictures.frames.shape[1:3]
     keep = ~pictures.held_out if (~pictures.held_out).any() else np.ones(len(pictures.before), bool)
     before = pictures.before[keep]
     rows = {

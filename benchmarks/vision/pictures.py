@@ -10,27 +10,7 @@ from matplotlib.figure import Figure
 from because_rl.datasets.pictures import load_pictures
 from because_rl.report.graph_figure import save
 from because_rl.runs.pictures import trained_encoder
-from because_rl.vision.encoder import PictureEncoder
-from because_rl.vision.network import CELL
-
-COLOUR = np.array([0, 158, 115])
-"""Of the cells where a factor is."""
-DIM = 0.35
-"""Brightness of the others."""
-
-
-def mark(encoder: PictureEncoder, frames: np.ndarray, name: str) -> np.ndarray:
-    """The frames with the cells of a factor coloured where its bits are set; of a switch where it left its rest."""
-    part = next(part for part in encoder.parts if part.name == name)
-    columns = part.columns(encoder.codes(frames))
-    marked = np.zeros((len(frames), frames.shape[1] // CELL * (frames.shape[2] // CELL)), bool)
-    if part.kind == "switch":
-        marked[:, part.cells[0]] = columns[:, 0] == 0
-    else:
-        marked[:, part.cells] = columns > 0
-    rows = frames.shape[1] // CELL
-    on = marked.reshape(len(frames), rows, -1).repeat(CELL, 1).repeat(CELL, 2)[..., None]
-    return np.where(on, 0.4 * frames + 0.6 * COLOUR, DIM * frames).round().astype(np.uint8)
+from because_rl.vision.views import mark_factor
 
 
 def draw_factors(dataset: str, root: Path | None, path: Path, count: int = 6) -> None:
@@ -41,7 +21,7 @@ def draw_factors(dataset: str, root: Path | None, path: Path, count: int = 6) ->
     steps = pictures.before[pictures.episode == episode]
     shown = pictures.frames[np.unique(np.linspace(steps[0], steps[-1] + 1, count).round().astype(int))]
     titles = ["picture", *(part.name for part in encoder.parts)]
-    strips = [shown, *(mark(encoder, shown, part.name) for part in encoder.parts)]
+    strips = [shown, *(mark_factor(encoder, shown, part.name) for part in encoder.parts)]
     figure = Figure(figsize=(1.15 * len(shown) + 1, 1.15 * len(strips)))
     for axes, title, strip in zip(figure.subplots(len(strips), 1), titles, strips, strict=True):
         gap = np.full((*strip.shape[1:2], 4, 3), 255, np.uint8)

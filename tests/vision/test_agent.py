@@ -15,6 +15,7 @@ from because_rl.factors import FactorSpec, pack
 from because_rl.graph import Graph
 from because_rl.runs import pictures as encoded
 from because_rl.runs.evaluate import evaluate_run
+from because_rl.runs.report import report_run
 from because_rl.runs.train import train
 
 SETTINGS = {"steps": 20, "hidden": 8, "batch": 16}
@@ -63,6 +64,14 @@ def test_a_saved_agent_of_pictures_is_the_same(run, tmp_path):
     again = load_agent(tmp_path / "one")
     frames = UnlockVisualBatch("I").reset(range(5)).state.reshape(5, 64, 64, 3)
     assert (again.act(frames) == agent.act(frames, seed=1)).all()
+
+
+@pytest.mark.slow
+def test_the_page_of_a_run_on_pictures_shows_its_factors(run, tmp_path):
+    report_run(run, tmp_path, run.parent)
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == len(load_agent(run).encoder.parts) == 4
+    assert "unknown: there is no graph" in page  # TD3+BC has none
 
 
 # Recovery ----------------------------------------------------------------------------------------------
