@@ -21,6 +21,7 @@ Beyond `max_rows` rows, whole episodes are drawn; the power is that of the rows 
   both.
 - detectable: the least effect that the tests would have shown (`covariance.detectable_effect`); 0 where the
   established causes explain the target, so that nothing is left for another input.
+- A rare event needs a p-value a hundred times smaller (`target_test.EVENT_FACTOR`).
 - Undetermined also: the input or the target does not vary; the target moves too rarely; the dependence is significant,
   but measured as tiny; an effect that counts is within the 95% interval (`covariance.largest_effect`); the input could
   stand in for others from which it follows (`redundancy`), or follows from others where the target is an event; the
