@@ -44,7 +44,7 @@ def test_factors_are_matched_with_wider_ones_and_with_opposites():
         assert (with_opposites(read)[:, match.columns] == true[:, truth[name].slice]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ways_to_read_factors_are_scored_alike(tmp_path):
     """Hardly trained: codes of cells read everything nevertheless, slots nothing."""
     result = compare_readers(Recipe.parse("unlock-visual-medium", 40, seed=500), tmp_path, (0, 5), [0])
