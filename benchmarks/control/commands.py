@@ -47,7 +47,7 @@ def bench_control(
 
 @app.command("td3bc", epilog="Example: python -m benchmarks td3bc --keep work/td3bc --d3rlpy d3/bin/python")
 def bench_td3bc(
-    keep: Annotated[Path, typer.Option(help="Folder for the datasets.")],
+    keep: Annotated[Path, typer.Option(help="Folder for datasets and returns, from which a later run resumes.")],
     d3rlpy: Annotated[Path, typer.Option(help="The Python of an environment with d3rlpy and Minari.")],
     seeds: Annotated[int, typer.Option(help="Seeds of training.")] = 3,
     episodes: Annotated[int, typer.Option(help="Episodes in the real environment, for each seed.")] = 20,

@@ -26,6 +26,7 @@ from because_rl.algorithms.td3bc import TD3BCConfig
 from because_rl.datasets.load import load
 from because_rl.datasets.user_dataset import prepare_log, write_dataset
 from because_rl.datasets.user_log import read_log
+from because_rl.io import read_json, write_json
 from because_rl.provenance import provenance
 from because_rl.rng import stream
 from because_rl.training.play import play
@@ -55,7 +56,7 @@ def td3bc_beside_d3rlpy(
     """Returns of both, and of the operator.
 
     Args:
-        keep: a folder for the datasets.
+        keep: a folder for the datasets and the returns of each training, from which a later call continues.
         python: the Python of an environment with d3rlpy and Minari.
         seeds: of training.
         episodes: in the real environment, for each seed.
@@ -74,22 +75,35 @@ def td3bc_beside_d3rlpy(
     rows.append({"learner": "operator", "rewards": "", "return": float(operator.mean()), "per_seed": []})
     for done, (rewards, folder) in enumerate(datasets.items()):
         report(done, len(datasets) + seeds)
-        begin = time.monotonic()
-        agent = make_method("td3bc", asdict(config)).fit(load(folder), seeds)
-        seconds = time.monotonic() - begin
-        rows.append(_row("because_rl", rewards, returns_of_agent(problem, agent, first), seconds))
-    returns, trained = [], []
+        file = keep / f"because_rl-{rewards}-{steps}-{hidden}-{seeds}-{episodes}.json"
+        if not file.exists():
+            write_json(file, _train_ours(problem, folder, config, seeds, first))
+        ours = read_json(file)
+        rows.append(_row("because_rl", rewards, np.array(ours["returns"]), ours["seconds"]))
+    peers = []
     for seed in range(seeds):
         report(len(datasets) + seed, len(datasets) + seeds)
-        with d3rlpy_policy(python, datasets["logged"], seed, steps, config) as peer:
-            returns.append(_play(problem, peer.act, first))
-            trained.append(peer.trained)
-    rows.append(_row("d3rlpy", "standardised", np.array(returns), sum(one["seconds"] for one in trained)))
+        file = keep / f"d3rlpy-{steps}-{hidden}-{seed}-{episodes}.json"
+        if not file.exists():
+            with d3rlpy_policy(python, datasets["logged"], seed, steps, config) as peer:
+                write_json(file, {"returns": _play(problem, peer.act, first), **peer.trained})
+        peers.append(read_json(file))
+    returns = np.array([one["returns"] for one in peers])
+    rows.append(_row("d3rlpy", "standardised", returns, sum(one["seconds"] for one in peers)))
     report(len(datasets) + seeds, len(datasets) + seeds)
     for row in rows[1:-1]:
         row["difference"], row["p"] = compare_seeds(row["per_seed"], rows[-1]["per_seed"])
-    more = {"config": asdict(config), "versions": trained[0]["versions"]}
+    more = {"config": asdict(config), "versions": peers[0]["versions"]}
     return {"problem": problem.id, "rows": rows, **more, "provenance": provenance(seeds=seeds, episodes=episodes)}
+
+
+def _train_ours(
+    problem: Problem, folder: Path, config: TD3BCConfig, seeds: int, first: Sequence[int]
+) -> dict[str, Any]:
+    begin = time.monotonic()
+    agent = make_method("td3bc", asdict(config)).fit(load(folder), seeds)
+    seconds = time.monotonic() - begin
+    return {"returns": returns_of_agent(problem, agent, first).tolist(), "seconds": seconds}
 
 
 def make_dataset(keep: Path, problem: Problem, rewards: str) -> Path:
