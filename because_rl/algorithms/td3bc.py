@@ -20,6 +20,9 @@ at once, E_{a ~ pi'} min_i Q'_i(s', a) stands in y, and
 
     L_pi = -lambda E sum_a pi(a|s) min_i Q_i(s, a) - E log pi(a_data|s).
 
+Logged rewards that say more than whether the goal is reached are brought to a standard deviation of one, and to a mean
+of zero where no episode ends early; where one does, a constant in each step would change which policy is best.
+
 Unlike the original, critics and actor descend in the same step, each with the other as it was before.
 """
 
@@ -39,7 +42,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from because_rl.factors import FactorSpec
 from because_rl.models.nets import normal, uniform
 from because_rl.models.policy import ActorMethod, Choose, check_actions
-from because_rl.models.prepared_data import Statistics, Summary, blank_outcomes, summarise
+from because_rl.models.prepared_data import LEAST, Statistics, Summary, blank_outcomes, summarise
 from because_rl.models.state_features import FeatureNetwork, StateFeatures
 from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
@@ -77,10 +80,12 @@ class TD3BC(ActorMethod):
     def fit(self, data: Transitions, seeds: Seeds = 1) -> Agent:
         run, train = as_run(seeds), ~data.held_out
         summary = summarise(data, train)
-        # Rewards that say more than whether the goal is reached cannot be given for another goal.
-        relabel = self.config.relabel * float(np.array_equal(data.reward, data.terminated))
-        stage = td3bc_stage(self.config, *_prepare(summary), relabel)
-        nets = run.fit(stage, data.batch(train), ())
+        batch, relabel = data.batch(train), self.config.relabel
+        if not np.array_equal(data.reward, data.terminated):
+            # Rewards that say more than whether the goal is reached cannot be given for another goal.
+            batch["reward"] = jnp.asarray(standardise(data.reward[train], bool(data.terminated.any())))
+            relabel = 0.0
+        nets = run.fit(td3bc_stage(self.config, *_prepare(summary), relabel), batch, ())
         return self.make_agent(data, summary, run, nets.actor)
 
     def untrained(self, summary: Summary, key: PRNGKeyArray) -> FeatureNetwork:
@@ -98,6 +103,12 @@ class TD3BC(ActorMethod):
 
 def _prepare(summary: Summary) -> tuple[StateFeatures, Actions]:
     return StateFeatures(summary.factors, summary.stats), make_actions(summary.factors, summary.stats)
+
+
+def standardise(rewards: np.ndarray, episodes_end: bool) -> np.ndarray:
+    """Rewards with a standard deviation of one, and with a mean of zero unless some episode ends before its time."""
+    centre = 0.0 if episodes_end else rewards.mean()
+    return (rewards - centre) / max(float(rewards.std()), LEAST)
 
 
 class Nets(NamedTuple):

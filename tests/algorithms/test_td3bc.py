@@ -275,3 +275,21 @@ def test_the_reward_of_the_step_before_is_no_part_of_the_state():
     other = batch | {"next_state": batch["next_state"].at[:, 1].add(3.0)}
     loss, same = (stage.loss(nets, (), rows, jax.random.key(0))[0] for rows in (batch, other))
     assert loss == same
+
+
+def test_the_unit_of_logged_rewards_changes_nothing():
+    """Nor does a constant, if no episode ends early; where one does, each step that it lasts counts."""
+    factors, rng = FactorSpec(pack(("x", 1, "continuous")), pack(("push", 1, "continuous"))), stream(0, "rewards")
+    state, action, after = rng.normal(size=(64, 1)), rng.uniform(-1, 1, (64, 1)), rng.normal(size=(64, 1))
+    reward, last = -(after[:, 0] ** 2), np.arange(64) % 8 == 7
+    logged = Transitions.from_arrays(state, action, after, np.arange(64) // 8, factors=factors, reward=reward)
+
+    def learned(reward, ends):
+        data = replace(logged, reward=reward, terminated=ends)
+        agent = make_method("td3bc", {"steps": 40, "hidden": 8, "critic_rate": 0.01, "actor_rate": 0.01}).fit(data, 1)
+        return agent.start(64).act(data.state[None], data.goal[None], 1)
+
+    for ends, constant_matters in ((last & False, False), (last, True)):
+        plain = learned(reward, ends)
+        np.testing.assert_allclose(learned(50 * reward, ends), plain, atol=1e-3)
+        assert (np.abs(learned(reward + 30, ends) - plain).max() > 1e-3) == constant_matters
