@@ -62,7 +62,7 @@ def bench_td3bc(
     with progress_bar("Training", "trainings") as report:
         result = td3bc_beside_d3rlpy(keep, d3rlpy, seeds, episodes, steps, hidden, report)
     rows = [
-        {"learner": row["learner"], "rewards": row["rewards"], "return": f"{row['return']:.1f}"}
+        {"learner": row["learner"], "return": f"{row['return']:.1f}"}
         | {"per seed": ", ".join(f"{one:.1f}" for one in row["per_seed"])}
         | {"difference": f"{row['difference']:.1f}" if "p" in row else "", "p": f"{row['p']:.2g}" if "p" in row else ""}
         for row in result["rows"]

@@ -1,11 +1,10 @@
 """Our TD3+BC beside that of d3rlpy: one Minari dataset, the same settings, mean returns in the real environment.
 
     dataset    episodes of the operator of `run.PROBLEMS`, as a Minari dataset, which both sides read
-    rewards    as they were logged, or standardised: d3rlpy standardises them in any case, ours leaves them as they are
     act        all policies from the same first states
 
-Both have two layers of the same width with the same activation, batch, rates, discount, tau, noise, alpha and delay,
-and as many gradient steps. What differs: ours moves actor and critics in the same step, takes the features of
+Both standardise rewards, have two layers of the same width with the same activation, batch, rates, discount, tau,
+noise, alpha and delay, and take as many gradient steps. What differs: ours moves actor and critics in the same step, takes the features of
 `models.state_features`, and holds out every tenth episode.
 """
 
@@ -65,34 +64,31 @@ def td3bc_beside_d3rlpy(
         report: called with (trainings finished, trainings in all).
 
     Returns:
-        A row for each learner, and the difference of each of ours from d3rlpy's.
+        A row for each learner, and the difference of ours from d3rlpy's.
     """
     problem, config = find_problem(PROBLEM), TD3BCConfig(steps=steps, hidden=hidden)
     first = first_states(0, episodes)
-    rows: list[dict[str, Any]] = []
-    datasets = {rewards: make_dataset(keep, problem, rewards) for rewards in ("logged", "standardised")}
-    operator = operator_returns(PROBLEM, 0, first)
-    rows.append({"learner": "operator", "rewards": "", "return": float(operator.mean()), "per_seed": []})
-    for done, (rewards, folder) in enumerate(datasets.items()):
-        report(done, len(datasets) + seeds)
-        file = keep / f"because_rl-{rewards}-{steps}-{hidden}-{seeds}-{episodes}.json"
-        if not file.exists():
-            write_json(file, _train_ours(problem, folder, config, seeds, first))
-        ours = read_json(file)
-        rows.append(_row("because_rl", rewards, np.array(ours["returns"]), ours["seconds"]))
+    folder, operator = make_dataset(keep, problem), operator_returns(PROBLEM, 0, first)
+    report(0, 1 + seeds)
+    file = keep / f"because_rl-{steps}-{hidden}-{seeds}-{episodes}.json"
+    if not file.exists():
+        write_json(file, _train_ours(problem, folder, config, seeds, first))
+    ours = read_json(file)
     peers = []
     for seed in range(seeds):
-        report(len(datasets) + seed, len(datasets) + seeds)
+        report(1 + seed, 1 + seeds)
         file = keep / f"d3rlpy-{steps}-{hidden}-{seed}-{episodes}.json"
         if not file.exists():
-            with d3rlpy_policy(python, datasets["logged"], seed, steps, config) as peer:
+            with d3rlpy_policy(python, folder, seed, steps, config) as peer:
                 write_json(file, {"returns": _play(problem, peer.act, first), **peer.trained})
         peers.append(read_json(file))
-    returns = np.array([one["returns"] for one in peers])
-    rows.append(_row("d3rlpy", "standardised", returns, sum(one["seconds"] for one in peers)))
-    report(len(datasets) + seeds, len(datasets) + seeds)
-    for row in rows[1:-1]:
-        row["difference"], row["p"] = compare_seeds(row["per_seed"], rows[-1]["per_seed"])
+    report(1 + seeds, 1 + seeds)
+    rows = [
+        {"learner": "operator", "return": float(operator.mean()), "per_seed": []},
+        _row("because_rl", np.array(ours["returns"]), ours["seconds"]),
+        _row("d3rlpy", np.array([one["returns"] for one in peers]), sum(one["seconds"] for one in peers)),
+    ]
+    rows[1]["difference"], rows[1]["p"] = compare_seeds(rows[1]["per_seed"], rows[2]["per_seed"])
     more = {"config": asdict(config), "versions": peers[0]["versions"]}
     return {"problem": problem.id, "rows": rows, **more, "provenance": provenance(seeds=seeds, episodes=episodes)}
 
@@ -106,14 +102,11 @@ def _train_ours(
     return {"returns": returns_of_agent(problem, agent, first).tolist(), "seconds": seconds}
 
 
-def make_dataset(keep: Path, problem: Problem, rewards: str) -> Path:
-    """The folder of the operator's episodes as a Minari dataset, with `rewards` 'logged' or 'standardised'."""
-    folder = keep / f"{PROBLEM}-{rewards}-v1"
+def make_dataset(keep: Path, problem: Problem) -> Path:
+    """The folder of the operator's episodes as a Minari dataset."""
+    folder = keep / f"{PROBLEM}-v1"
     if not folder.exists():
-        log = make_log(problem, stream(0, "control", PROBLEM))
-        if rewards == "standardised":
-            log["rewards"] = (log["rewards"] - log["rewards"].mean()) / log["rewards"].std()
-        write_dataset(prepare_log(read_log(log), problem.factors), folder)
+        write_dataset(prepare_log(read_log(make_log(problem, stream(0, "control", PROBLEM))), problem.factors), folder)
     return folder
 
 
@@ -123,11 +116,10 @@ def compare_seeds(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float
     return float(np.mean(ours) - np.mean(theirs)), float(test.pvalue)
 
 
-def _row(learner: str, rewards: str, returns: np.ndarray, seconds: float) -> dict[str, Any]:
+def _row(learner: str, returns: np.ndarray, seconds: float) -> dict[str, Any]:
     """`returns`: (seeds, episodes)."""
     per_seed = returns.mean(1).tolist()
-    whole = {"return": float(returns.mean()), "per_seed": per_seed, "seconds": round(seconds, 1)}
-    return {"learner": learner, "rewards": rewards, **whole}
+    return {"learner": learner, "return": float(returns.mean()), "per_seed": per_seed, "seconds": round(seconds, 1)}
 
 
 def _play(problem: Problem, act: Callable[[np.ndarray], np.ndarray], first: Sequence[int]) -> list[float]:
