@@ -42,7 +42,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from because_rl.factors import FactorSpec
 from because_rl.models.nets import normal, uniform
 from because_rl.models.policy import ActorMethod, Choose, check_actions
-from because_rl.models.prepared_data import LEAST, Statistics, Summary, blank_outcomes, summarise
+from because_rl.models.prepared_data import LEAST, Statistics, Summary, summarise
 from because_rl.models.state_features import FeatureNetwork, StateFeatures
 from because_rl.training.method import Agent
 from because_rl.training.run import Seeds, as_run
@@ -188,12 +188,7 @@ def td3bc_loss(
     key: PRNGKeyArray,
 ) -> tuple[Array, dict[str, Array]]:
     """L_Q + L_pi; no gradient of L_pi reaches the critics, and none reaches the target networks."""
-    factors = features.layout.factors
-
-    def observe(states: Array, goals: Array) -> Array:
-        # As they are when an action is chosen: outcomes are known after the step only.
-        return jax.vmap(features)(jax.vmap(partial(blank_outcomes, factors, features.stats))(states), goals)
-
+    factors, observe = features.layout.factors, jax.vmap(features)
     logged_x = observe(batch["state"], batch["goal"])
     goal_key, key = jax.random.split(key)
     batch = relabel_goals(factors, relabel, batch, goal_key)

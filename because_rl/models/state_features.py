@@ -29,7 +29,7 @@ from because_rl.factors import FactorSpec, GoalFactor
 from because_rl.models.bilinear import ZOOM, standardise
 from because_rl.models.layout import Layout
 from because_rl.models.nets import MLP, normal, silu
-from because_rl.models.prepared_data import Statistics
+from because_rl.models.prepared_data import Statistics, blank_outcomes
 
 PLACES = 32
 """Width of a slot's embedding and of a relation."""
@@ -67,8 +67,12 @@ class StateFeatures(eqx.Module):
     def __call__(
         self, state: Float[Array, " state"], goal: Float[Array, " goal"], gate: Float[Array, " state"] | None = None
     ) -> Float[Array, " size"]:
-        """`gate`: what each column of the state is multiplied by, after it is standardised; None: 1."""
+        """`gate`: what each column of the state is multiplied by, after it is standardised; None: 1.
+
+        Outcomes are blank, whatever the state says: they are not known when an action is chosen.
+        """
         layout, stats, size = self.layout, self.stats, len(state)
+        state = blank_outcomes(layout.factors, stats, state)
         gate = jnp.ones(size) if gate is None else gate
         standard, cosine = standardise(layout, stats, state)
         gated = standard * gate

@@ -4,8 +4,8 @@
     act        all policies from the same first states
 
 Both standardise rewards, have two layers of the same width with the same activation, batch, rates, discount, tau,
-noise, alpha and delay, and take as many gradient steps. What differs: ours moves actor and critics in the same step, takes the features of
-`models.state_features`, and holds out every tenth episode.
+noise, alpha and delay, and take as many gradient steps. What differs: ours moves actor and critics in the same step,
+takes the features of `models.state_features`, and holds out every tenth episode.
 """
 
 from __future__ import annotations

@@ -261,22 +261,6 @@ def test_discrete_actions_need_codes():
         make_actions(factors, layout_and_statistics(data)[1])
 
 
-def test_the_reward_of_the_step_before_is_no_part_of_the_state():
-    """It stands in the next state, and in no state in which an action is chosen."""
-    factors = FactorSpec(pack(("x", 1, "continuous")), pack(("push", 1, "continuous")))
-    factors, rng = factors.with_outcomes("reward", has_ends=False), stream(0, "outcomes")
-    state, action, after = rng.normal(size=(64, 2)), rng.uniform(-1, 1, (64, 1)), rng.normal(size=(64, 2))
-    data = Transitions.from_arrays(state, action, after, np.arange(64) // 2, factors=factors)
-    config, (_, stats) = TD3BCConfig(hidden=8), layout_and_statistics(data)
-    features, actions = StateFeatures(factors, stats), make_actions(factors, stats)
-    stage = td3bc_stage(config, features, actions)
-    nets = untrained(lambda key: Nets(*(actions.make_networks(config, features, key) * 2)))
-    batch = data.batch(np.ones(64, bool))
-    other = batch | {"next_state": batch["next_state"].at[:, 1].add(3.0)}
-    loss, same = (stage.loss(nets, (), rows, jax.random.key(0))[0] for rows in (batch, other))
-    assert loss == same
-
-
 def test_the_unit_of_logged_rewards_changes_nothing():
     """Nor does a constant, if no episode ends early; where one does, each step that it lasts counts."""
     factors, rng = FactorSpec(pack(("x", 1, "continuous")), pack(("push", 1, "continuous"))), stream(0, "rewards")

@@ -5,8 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from because_rl.factors import FactorSpec, pack
 from because_rl.models.prepared_data import summarise
 from because_rl.models.state_features import FeatureNetwork, StateFeatures
+from because_rl.rng import stream
+from because_rl.transitions import Transitions
 from tests.algorithms.builders import untrained
 from tests.support import small
 
@@ -43,3 +46,15 @@ def test_factors_on_the_same_slots_share_their_encoder():
     moved = encode(rows[jnp.asarray([3, 1, 2, 0])], context)
     assert np.abs(np.asarray(moved) - np.asarray(encode(rows, context))).max() > 1e-3
     assert net(features(data.state[0], data.goal[0])).shape == (3,)
+
+
+def test_outcomes_of_the_step_before_say_nothing():
+    """A policy learns from rows whose next state holds the reward, and acts where it is not known yet."""
+    factors = FactorSpec(pack(("x", 1, "continuous")), pack(("push", 1, "continuous")))
+    factors, rng = factors.with_outcomes("reward", has_ends=False), stream(0, "outcomes")
+    state, action, after = rng.normal(size=(64, 2)), rng.uniform(-1, 1, (64, 1)), rng.normal(size=(64, 2))
+    data = Transitions.from_arrays(state, action, after, np.arange(64) // 2, factors=factors)
+    features, goal = StateFeatures(data.factors, summarise(data).stats), np.zeros(factors.goal_size)
+    rows = [features(jnp.asarray([0.5, reward]), goal) for reward in (0.0, 3.0)]
+    np.testing.assert_array_equal(*rows)
+    assert (rows[0] != features(jnp.asarray([0.6, 0.0]), goal)).any()
