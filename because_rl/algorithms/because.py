@@ -342,5 +342,5 @@ def energy_stage(c: BecauseConfig, prepared: PreparedData) -> Stage:
         c.energy_steps,
         c.batch,
         c.rate,
-        settings={"hidden": c.energy_hidden, "energy": asdict(c.energy), "prediction": c.prediction},
+        settings={"energy_hidden": c.energy_hidden, "energy": asdict(c.energy), "prediction": c.prediction},
     )

@@ -36,7 +36,7 @@ all imitators (`policy`). *Bootstraps* are of whole episodes, one for each model
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -208,7 +208,9 @@ def worlds_stage(
         return jax.vmap(lambda k: World(layout, k, c, summary_size, policy_input.size, distribution))(keys)
 
     loss = partial(worlds_loss, c, stats, policy_input, distribution)
-    return Stage("worlds", init, loss, c.world_steps, c.batch, c.rate)
+    settings = {name: getattr(c, name) for name in ("worlds", "members", "latent", "hidden", "kl")}
+    settings |= {"weights": asdict(c.weights)}
+    return Stage("worlds", init, loss, c.world_steps, c.batch, c.rate, settings=settings)
 
 
 def worlds_loss(

@@ -19,7 +19,7 @@ likelihood alone, with `max_sigma` and without a vote. It shares data, planner a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -114,6 +114,7 @@ def ensemble_stage(c: MOPOConfig, prepared: PreparedData) -> Stage:
         c.world_steps,
         c.batch,
         c.rate,
+        settings={"members": c.members, "hidden": c.hidden, "plain": c.plain, "weights": asdict(c.weights)},
     )
 
 

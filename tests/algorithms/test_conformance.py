@@ -298,6 +298,32 @@ class Traced(Run):
         return eqx.combine(params, rest)
 
 
+@pytest.mark.parametrize("name", ["because", "mopo", "delphic"])
+def test_a_stage_that_runs_share_names_all_settings_that_it_reads(name):
+    """Else a run would take what was trained with other settings."""
+    method, read, shared = make(name), set(), []
+    kind = type(method.config)
+
+    class Recorded(kind):
+        def __getattribute__(self, setting):
+            read.add(setting)
+            return super().__getattribute__(setting)
+
+    class Recording(Traced):
+        def fit(self, stage, data, fixed):
+            read.clear()
+            model = super().fit(stage, data, fixed)
+            if stage.settings is not None:
+                shared.append(stage.name)
+                assert read - {"__class__", "__dict__"} <= stage.settings.keys(), stage.name
+            return model
+
+    method.config = Recorded(**{f.name: getattr(method.config, f.name) for f in fields(kind)})
+    with contextlib.suppress(Killed):
+        method.fit(data_of("lamps"), Recording([0]))
+    assert shared
+
+
 @cache
 def random_rows(world, spurious=2):
     """Rows of the world's own factors, at random."""
