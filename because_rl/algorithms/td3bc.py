@@ -83,7 +83,7 @@ class TD3BC(ActorMethod):
         batch, relabel = data.batch(train), self.config.relabel
         if not np.array_equal(data.reward, data.terminated):
             # Rewards that say more than whether the goal is reached cannot be given for another goal.
-            batch["reward"] = jnp.asarray(standardise(data.reward[train], bool(data.terminated.any())))
+            batch["reward"] = jnp.asarray(standardise_rewards(data.reward[train], bool(data.terminated.any())))
             relabel = 0.0
         nets = run.fit(td3bc_stage(self.config, *_prepare(summary), relabel), batch, ())
         return self.make_agent(data, summary, run, nets.actor)
@@ -105,10 +105,14 @@ def _prepare(summary: Summary) -> tuple[StateFeatures, Actions]:
     return StateFeatures(summary.factors, summary.stats), make_actions(summary.factors, summary.stats)
 
 
-def standardise(rewards: np.ndarray, episodes_end: bool) -> np.ndarray:
-    """Rewards with a standard deviation of one, and with a mean of zero unless some episode ends before its time."""
+def standardise_rewards(rewards: np.ndarray, episodes_end: bool) -> np.ndarray:
+    """Rewards with a standard deviation of one, and with a mean of zero unless some episode ends before its time.
+
+    Where all are the same, as where each step survived counts, they have a size of one.
+    """
+    spread, size = float(rewards.std()), float(np.abs(rewards).max())
     centre = 0.0 if episodes_end else rewards.mean()
-    return (rewards - centre) / max(float(rewards.std()), LEAST)
+    return (rewards - centre) / (spread if spread > LEAST * size else max(size, LEAST))
 
 
 class Nets(NamedTuple):

@@ -10,7 +10,14 @@ import pytest
 
 from because_rl.algorithms.presets import TD3BC_PAPER, WORLD_SETTINGS
 from because_rl.algorithms.registry import configure, make_method
-from because_rl.algorithms.td3bc import Nets, TD3BCConfig, make_actions, relabel_goals, td3bc_stage
+from because_rl.algorithms.td3bc import (
+    Nets,
+    TD3BCConfig,
+    make_actions,
+    relabel_goals,
+    standardise_rewards,
+    td3bc_stage,
+)
 from because_rl.errors import BecauseError
 from because_rl.factors import Factor, FactorSpec, GoalFactor, pack
 from because_rl.models.state_features import StateFeatures
@@ -277,3 +284,7 @@ def test_the_unit_of_logged_rewards_changes_nothing():
         plain = learned(reward, ends)
         np.testing.assert_allclose(learned(50 * reward, ends), plain, atol=1e-3)
         assert (np.abs(learned(reward + 30, ends) - plain).max() > 1e-3) == constant_matters
+
+
+def test_rewards_that_are_all_the_same_have_a_size_of_one():
+    np.testing.assert_allclose(standardise_rewards(np.full(8, 3.0, np.float32), episodes_end=True), 1.0)
